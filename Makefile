@@ -1,0 +1,44 @@
+# Set-up and the jobs that people run. Everything happens in .venv, made with pip (uv would not find torch's CPU build).
+PYTHON ?= python3.11
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+
+.PHONY: venv demo test test-unit lint bench clean help
+
+help:
+	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
+	@echo "make test    all tests"
+	@echo "make lint    ruff, mypy strict"
+	@echo "make bench   the benchmarks: ratios, a table each"
+	@echo "make venv    only the set-up"
+
+venv: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt > $(VENV)/pip.log 2>&1 || (cat $(VENV)/pip.log; false)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . >> $(VENV)/pip.log 2>&1 || (cat $(VENV)/pip.log; false)
+	@touch $@
+
+demo: $(STAMP)
+	@$(VENV)/bin/twinscope demo
+
+# The frameworks share no process: paddle before mindspore does not load, so each gets a run of its own.
+test: $(STAMP)
+	@$(PY) tests/run.py
+
+test-unit: $(STAMP)
+	@$(PY) -m pytest tests/unit -n 2
+
+lint: $(STAMP)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+bench: $(STAMP)
+	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+clean:
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,236 @@
+"""The adapter seam: everything that Twinscope knows of a framework goes through an `Adapter`.
+
+To support a framework, subclass `Adapter` in a module of its own, implement the methods that raise
+`NotImplementedError`, and register it under the entry-point group ``twinscope.adapters`` with the framework's
+top-level package as the name. Nothing else in Twinscope may import a framework. Run
+``twinscope.testing.conformance(adapter, zoo)`` to see whether it is right.
+
+Adapters map to a neutral vocabulary (`KINDS`, roles, numpy dtype names), never to each other.
+
+Who does what while a model is watched:
+
+    framework --hooks, modes, patches--> Adapter.observe --enter/leave--> Sink (twinscope.capture.Recorder)
+                                         Adapter.watch_gradient <-- the sink asks for gradients of tensors it saw
+
+The adapter says *that* a module or op is called, with the arguments as the user passed them. The sink decides what of
+it to keep, walks nested structures with `leaves`, and comes back for `measure`, `to_numpy` and `watch_gradient`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..records import Level, ModuleInfo, Stats, TensorMeta
+
+Array = npt.NDArray[Any]
+
+#: Neutral layer kinds. An adapter says None for anything else.
+KINDS = frozenset(
+    """linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm1d batch_norm2d
+    batch_norm3d batch_norm sync_batch_norm layer_norm group_norm instance_norm1d instance_norm2d instance_norm3d
+    rms_norm local_response_norm embedding prelu relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus
+    softsign hardtanh hardswish hardsigmoid log_sigmoid softmax log_softmax identity flatten dropout dropout1d dropout2d
+    dropout3d alpha_dropout max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+    multihead_attention transformer transformer_encoder transformer_encoder_layer transformer_decoder
+    transformer_decoder_layer lstm gru rnn lstm_cell gru_cell rnn_cell upsample pixel_shuffle pixel_unshuffle pad fold
+    unfold sequential module_list module_dict cosine_similarity mse_loss l1_loss smooth_l1_loss cross_entropy_loss
+    nll_loss bce_loss bce_with_logits_loss kl_div_loss""".split()
+)
+
+
+class Sink(Protocol):
+    """What receives the events of `Adapter.observe`.
+
+    `enter_*` returns a token to hand back, or None when the call is not wanted (then nothing more is due for it). Every
+    token is handed back once, to `leave` or to `fail`, last in first out. Methods never raise into the user's model.
+    """
+
+    def enter_module(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
+    def enter_op(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
+    def leave(self, token: Any, output: Any) -> None: ...
+    def fail(self, token: Any) -> None: ...
+
+
+class Adapter:
+    """All that is known of one framework."""
+
+    #: the framework's name and the top-level packages whose classes belong to it
+    name: str = ""
+    packages: tuple[str, ...] = ()
+    #: file-path fragments of the framework's own code (as in ``/site-packages/torch/``), to find the user's line
+    internal_paths: tuple[str, ...] = ()
+    #: fragments of code whose calls are not part of the network (optimizers, data loaders)
+    ignored_paths: tuple[str, ...] = ()
+
+    # -- what things are -------------------------------------------------------------------------------------------
+
+    def versions(self) -> dict[str, str]:
+        """The framework's version and those of packages that matter to it (numpy): ``{"torch": "2.13.0"}``."""
+        raise NotImplementedError
+
+    def is_model(self, obj: object) -> bool:
+        """Whether `obj` is a module of this framework."""
+        raise NotImplementedError
+
+    def is_tensor(self, obj: object) -> bool:
+        """Whether `obj` is a tensor of this framework; parameters are."""
+        raise NotImplementedError
+
+    def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
+        """Every module once, root first (path ""), in definition order, with the object itself.
+
+        Parameters and buffers are listed with the module that directly holds them. A parameter met before has
+        `tied_to`; a module met before is listed in its first entry's `aliases` only.
+        """
+        raise NotImplementedError
+
+    def state(self, module: Any) -> dict[str, Any]:
+        """The parameters and buffers that `module` itself holds, by name: live tensors, not copies."""
+        raise NotImplementedError
+
+    def meta(self, tensor: Any) -> TensorMeta:
+        """Shape, numpy dtype name, device. Never synchronises with a device."""
+        raise NotImplementedError
+
+    def requires_grad(self, tensor: Any) -> bool:
+        """Whether a backward pass would reach `tensor`."""
+        raise NotImplementedError
+
+    def version(self, tensor: Any) -> int:
+        """A number that changes when `tensor` is changed in place (0 where the framework cannot tell)."""
+        return 0
+
+    # -- moving numbers --------------------------------------------------------------------------------------------
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """The values on the host, true dtype (bfloat16 by ml_dtypes). May share memory with the tensor: copy to keep."""
+        raise NotImplementedError
+
+    def from_numpy(self, array: Array, like: Any | None = None) -> Any:
+        """A new tensor with these values; on `like`'s device and in its dtype when `like` is given."""
+        raise NotImplementedError
+
+    def assign(self, tensor: Any, array: Array) -> None:
+        """Overwrite a parameter or buffer in place; shapes must agree. Autograd is not told."""
+        raise NotImplementedError
+
+    def gradient(self, parameter: Any) -> Any | None:
+        """The gradient stored on `parameter`, None where there is none or the framework stores none."""
+        return None
+
+    def measure(self, tensor: Any) -> Any:
+        """Start computing `Stats`; a handle for `collect`. Must not synchronise a device; on CPU the answer itself."""
+        from ..metrics import array_stats
+
+        return array_stats(self.to_numpy(tensor))
+
+    def collect(self, handles: Sequence[Any]) -> list[Stats]:
+        """Read back many handles of `measure` at once."""
+        return list(handles)
+
+    # -- watching --------------------------------------------------------------------------------------------------
+
+    def observe(self, model: Any, sink: Sink, level: Level) -> AbstractContextManager[None]:
+        """While the context is open, tell `sink` of every call of the model's modules and, at Level.OP, of every
+        outermost public API call made in this thread (functions, Tensor methods, operators; not attribute reads).
+
+        Outermost: what a public function calls inside itself is not told. Calls from the framework's own layers are.
+        The op's name is its public name ("torch.nn.functional.linear", "torch.Tensor.add"). On the way out, exceptions
+        included, everything is as it was. The numbers, the graph and the random state are never touched.
+        """
+        raise NotImplementedError
+
+    def watch_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Callable[[], None] | None:
+        """Call `callback(gradient)` with the total gradient of the loss with respect to `tensor`, each time a backward
+        pass reaches it; None when it does not require one. Returns a function that stops it. For a parameter: the
+        gradient of that backward pass, before it is added to what was stored."""
+        raise NotImplementedError
+
+    def in_backward(self) -> bool:
+        """Whether a backward pass is running in this thread: forward calls made now are recomputation."""
+        return False
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        model: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Callable[[Any], Any] | None,
+        backward: bool,
+    ) -> tuple[Any, Any]:
+        """One forward pass, and with `backward` one backward pass from ``loss(output)``; (output, loss tensor or None).
+
+        With `loss` None and `backward`, the loss is `default_loss(output)`. Gradients of parameters need not be stored,
+        but `watch_gradient` must see them.
+        """
+        raise NotImplementedError
+
+    def mean(self, tensor: Any) -> Any:
+        """The differentiable mean of a floating tensor, as a scalar tensor."""
+        raise NotImplementedError
+
+    def seed(self, seed: int) -> None:
+        """Seed everything random in the framework."""
+        raise NotImplementedError
+
+    def random_state(self) -> Any:
+        """The random state, comparable by ==, to prove that watching did not touch it."""
+        raise NotImplementedError
+
+    # -- shared by all adapters ------------------------------------------------------------------------------------
+
+    def default_loss(self, output: Any) -> Any:
+        """The sum of the means of every floating tensor in `output`."""
+        total = None
+        for _, tensor in self.leaves(output):
+            if "float" in self.meta(tensor).dtype:
+                mean = self.mean(tensor)
+                total = mean if total is None else total + mean
+        return total
+
+    def leaves(self, obj: Any, prefix: str = "", _seen: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+        """Every tensor in a nested structure, with its dotted name; "" is the name of a bare tensor.
+
+        Understands tuples, lists, mappings (ModelOutput included), named tuples, dataclasses and None.
+        """
+        if self.is_tensor(obj):
+            yield prefix, obj
+            return
+        if obj is None or isinstance(obj, (str, bytes, int, float, np.ndarray)) or id(obj) in _seen:
+            return
+        children: list[tuple[str, Any]]
+        if isinstance(obj, Mapping):
+            children = [(str(key), value) for key, value in obj.items()]
+        elif isinstance(obj, tuple) and hasattr(obj, "_fields"):
+            children = list(zip(obj._fields, obj, strict=True))
+        elif isinstance(obj, (tuple, list)):
+            children = [(str(i), value) for i, value in enumerate(obj)]
+        elif dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+            children = [(f.name, getattr(obj, f.name, None)) for f in dataclasses.fields(obj)]
+        else:
+            return
+        seen = (*_seen, id(obj))
+        for key, value in children:
+            yield from self.leaves(value, f"{prefix}.{key}" if prefix else key, seen)
+
+
+def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those public attributes of a layer that are plain values: its configuration, in JSON's types."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name.startswith("_") or name == "training":
+            continue
+        if isinstance(value, (bool, int, float, str)) or value is None:
+            found[name] = value
+        elif isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value):
+            found[name] = list(value)
+    return found

@@ -1,0 +1,466 @@
+"""PyTorch.
+
+Modules are watched by hooks (with keyword arguments, told about failures by the enclosing call), public API calls by a
+`TorchFunctionMode`, which sees functions, Tensor methods and operators however they were imported, outermost only, and
+patches nothing. Gradients are watched by tensor hooks that return None, so the graph stays the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from ..metrics import array_stats
+from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
+from .base import Adapter, Array, Sink, plain_attributes
+
+_ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+#: Class name -> neutral kind, looked up along the MRO, so that a user's subclass of nn.Linear is still "linear".
+_KINDS: dict[str, str] = {
+    "Linear": "linear",
+    "NonDynamicallyQuantizableLinear": "linear",
+    "Bilinear": "bilinear",
+    **{f"Conv{d}d": f"conv{d}d" for d in (1, 2, 3)},
+    **{f"ConvTranspose{d}d": f"conv_transpose{d}d" for d in (1, 2, 3)},
+    **{f"BatchNorm{d}d": f"batch_norm{d}d" for d in (1, 2, 3)},
+    "SyncBatchNorm": "sync_batch_norm",
+    "LayerNorm": "layer_norm",
+    "GroupNorm": "group_norm",
+    **{f"InstanceNorm{d}d": f"instance_norm{d}d" for d in (1, 2, 3)},
+    "RMSNorm": "rms_norm",
+    "LocalResponseNorm": "local_response_norm",
+    "Embedding": "embedding",
+    "PReLU": "prelu",
+    "ReLU": "relu",
+    "ReLU6": "relu6",
+    "LeakyReLU": "leaky_relu",
+    "ELU": "elu",
+    "SELU": "selu",
+    "CELU": "celu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Mish": "mish",
+    "Sigmoid": "sigmoid",
+    "Tanh": "tanh",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Hardtanh": "hardtanh",
+    "Hardswish": "hardswish",
+    "Hardsigmoid": "hardsigmoid",
+    "LogSigmoid": "log_sigmoid",
+    "Softmax": "softmax",
+    "LogSoftmax": "log_softmax",
+    "Identity": "identity",
+    "Flatten": "flatten",
+    "Dropout": "dropout",
+    **{f"Dropout{d}d": f"dropout{d}d" for d in (1, 2, 3)},
+    "AlphaDropout": "alpha_dropout",
+    **{f"MaxPool{d}d": f"max_pool{d}d" for d in (1, 2, 3)},
+    **{f"AvgPool{d}d": f"avg_pool{d}d" for d in (1, 2, 3)},
+    **{f"AdaptiveAvgPool{d}d": f"adaptive_avg_pool{d}d" for d in (1, 2, 3)},
+    **{f"AdaptiveMaxPool{d}d": f"adaptive_max_pool{d}d" for d in (1, 2, 3)},
+    "MultiheadAttention": "multihead_attention",
+    "Transformer": "transformer",
+    "TransformerEncoder": "transformer_encoder",
+    "TransformerEncoderLayer": "transformer_encoder_layer",
+    "TransformerDecoder": "transformer_decoder",
+    "TransformerDecoderLayer": "transformer_decoder_layer",
+    "LSTM": "lstm",
+    "GRU": "gru",
+    "RNN": "rnn",
+    "LSTMCell": "lstm_cell",
+    "GRUCell": "gru_cell",
+    "RNNCell": "rnn_cell",
+    "Upsample": "upsample",
+    "PixelShuffle": "pixel_shuffle",
+    "PixelUnshuffle": "pixel_unshuffle",
+    "ConstantPad1d": "pad",
+    "ConstantPad2d": "pad",
+    "ZeroPad2d": "pad",
+    "ReflectionPad2d": "pad",
+    "ReplicationPad2d": "pad",
+    "Fold": "fold",
+    "Unfold": "unfold",
+    "Sequential": "sequential",
+    "ModuleList": "module_list",
+    "ModuleDict": "module_dict",
+    "CosineSimilarity": "cosine_similarity",
+    "MSELoss": "mse_loss",
+    "L1Loss": "l1_loss",
+    "SmoothL1Loss": "smooth_l1_loss",
+    "CrossEntropyLoss": "cross_entropy_loss",
+    "NLLLoss": "nll_loss",
+    "BCELoss": "bce_loss",
+    "BCEWithLogitsLoss": "bce_with_logits_loss",
+    "KLDivLoss": "kl_div_loss",
+}
+
+#: Attribute reads that compute a tensor; every other attribute read is not an op.
+_TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+#: Calls that are bookkeeping, not mathematics.
+_SKIPPED = frozenset(
+    """size dim ndimension numel nelement stride storage_offset data_ptr is_contiguous is_floating_point is_complex
+    is_signed item tolist numpy element_size get_device register_hook register_post_accumulate_grad_hook retain_grad
+    requires_grad_ backward __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ __array__
+    __contains__ __iter__ __setstate__ __reduce_ex__ __deepcopy__ __dlpack__ is_same_size set_ _is_view storage
+    untyped_storage is_shared share_memory_ is_nonzero allclose equal is_tensor is_storage result_type can_cast
+    get_default_dtype broadcast_shapes is_inference is_pinned type_as_ has_names names __cuda_array_interface__
+    _assert_async""".split()
+)
+
+_FLOAT8 = {
+    getattr(torch, name): np.dtype(getattr(ml_dtypes, name))
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+}
+
+_DTYPE_NAMES = {
+    dtype: str(dtype).removeprefix("torch.") for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+}
+
+#: Our own tensor work must not be seen by the mode that watches the user's.
+_CALL = torch._C.DisableTorchFunction
+
+
+class TorchAdapter(Adapter):
+    """PyTorch, on any device, eager mode."""
+
+    name = "torch"
+    packages = ("torch",)
+    internal_paths = (_ROOT,)
+    ignored_paths = (os.path.join(_ROOT, "optim") + os.sep, os.path.join(_ROOT, "utils", "data") + os.sep)
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": str(torch.__version__), "numpy": np.__version__}
+
+    def is_model(self, obj: object) -> bool:
+        return isinstance(obj, nn.Module)
+
+    def is_tensor(self, obj: object) -> bool:
+        return isinstance(obj, torch.Tensor)
+
+    def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
+        paths: dict[int, list[str]] = {}
+        objects: dict[int, nn.Module] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            paths.setdefault(id(module), []).append(path)
+            objects[id(module)] = module
+        first_place: dict[int, str] = {}
+        found: list[tuple[ModuleInfo, Any]] = []
+        for key, module in objects.items():
+            path, *aliases = paths[key]
+            prefix = f"{path}." if path else ""
+            params = []
+            held = [(name, p, False) for name, p in module._parameters.items() if p is not None]
+            held += [(name, b, True) for name, b in module._buffers.items() if b is not None]
+            for name, tensor, buffer in held:
+                place = first_place.setdefault(id(tensor), prefix + name)
+                params.append(
+                    ParamInfo(
+                        name=name,
+                        meta=self.meta(tensor),
+                        role=name,
+                        trainable=not buffer and tensor.requires_grad,
+                        buffer=buffer,
+                        tied_to=None if place == prefix + name else place,
+                    )
+                )
+            cls = type(module)
+            kind = next((_KINDS[c.__name__] for c in cls.__mro__ if _is_torch(c) and c.__name__ in _KINDS), None)
+            info = ModuleInfo(
+                path=path,
+                type=f"{cls.__module__}.{cls.__qualname__}",
+                kind=kind,
+                builtin=_is_torch(cls),
+                params=tuple(params),
+                aliases=tuple(aliases),
+                attributes=plain_attributes(vars(module)) if kind else {},
+            )
+            found.append((info, module))
+        return found
+
+    def state(self, module: Any) -> dict[str, Any]:
+        held = {**module._parameters, **module._buffers}
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+    def meta(self, tensor: Any) -> TensorMeta:
+        with _CALL():
+            return TensorMeta(tuple(tensor.shape), _DTYPE_NAMES[tensor.dtype], str(tensor.device))
+
+    def requires_grad(self, tensor: Any) -> bool:
+        with _CALL():
+            return bool(tensor.requires_grad)
+
+    def version(self, tensor: Any) -> int:
+        with _CALL():
+            # inference-mode tensors have no version counter, and nothing may change them while it lasts
+            return 0 if tensor.is_inference() else int(tensor._version)
+
+    def to_numpy(self, tensor: Any) -> Array:
+        with _CALL():
+            t = tensor.detach()
+            if t.layout is not torch.strided:
+                t = t.to_dense()
+            if t.is_quantized:
+                t = t.dequantize()
+            if t.device.type != "cpu":
+                t = t.cpu()
+            if t.dtype is torch.bfloat16:
+                return np.asarray(t.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+            if t.dtype in _FLOAT8:
+                return np.asarray(t.view(torch.uint8).numpy().view(_FLOAT8[t.dtype]))
+            return np.asarray(t.resolve_conj().resolve_neg().numpy())
+
+    def from_numpy(self, array: Array, like: Any | None = None) -> Any:
+        array = np.array(array, order="C")  # torch must own the memory, and refuses read-only or negative strides
+        if array.dtype == ml_dtypes.bfloat16:
+            tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        elif array.dtype in _FLOAT8.values():
+            dtype = next(t for t, n in _FLOAT8.items() if n == array.dtype)
+            tensor = torch.from_numpy(array.view(np.uint8)).view(dtype)
+        else:
+            tensor = torch.from_numpy(array)
+        return tensor if like is None else tensor.to(device=like.device, dtype=like.dtype)
+
+    def assign(self, tensor: Any, array: Array) -> None:
+        tensor.data.copy_(self.from_numpy(array))
+
+    def gradient(self, parameter: Any) -> Any | None:
+        return parameter.grad
+
+    def measure(self, tensor: Any) -> Any:
+        if tensor.device.type == "cpu":
+            return array_stats(self.to_numpy(tensor))
+        return device_stats(tensor)
+
+    def collect(self, handles: Sequence[Any]) -> list[Stats]:
+        pending = [h for h in handles if not isinstance(h, Stats)]
+        if not pending:
+            return list(handles)
+        # one transfer for all of them: reading back per call would synchronise the device each time
+        floats = torch.stack([f for f, _ in pending]).cpu().tolist()
+        counts = torch.stack([c for _, c in pending]).cpu().tolist()
+        read = iter(zip(floats, counts, strict=True))
+        return [h if isinstance(h, Stats) else stats_from_device(*next(read)) for h in handles]
+
+    @contextmanager
+    def _module_hooks(self, model: Any, sink: Sink) -> Iterator[None]:
+        tokens: list[tuple[Any, Any]] = []
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with _CALL():
+                tokens.append((module, sink.enter_module(module, args, kwargs)))
+
+        def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            with _CALL():
+                # a call that raised left its token behind: everything above our own is a failed call
+                while tokens:
+                    owner, token = tokens.pop()
+                    if owner is module:
+                        if token is not None:
+                            sink.leave(token, output)
+                        return
+                    if token is not None:
+                        sink.fail(token)
+
+        handles = []
+        try:
+            for module in {id(m): m for m in model.modules()}.values():
+                # prepended and appended: what is seen is what the module gets after the user's own pre-hooks, and
+                # what its caller gets after the user's own forward hooks
+                handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+                handles.append(module.register_forward_hook(after, with_kwargs=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for _, token in reversed(tokens):
+                if token is not None:
+                    sink.fail(token)
+
+    @contextmanager
+    def observe(self, model: Any, sink: Sink, level: Level) -> Iterator[None]:  # type: ignore[override]
+        with self._module_hooks(model, sink):
+            if level is Level.OP:
+                with _Ops(sink):
+                    yield
+            else:
+                yield
+
+    def watch_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Callable[[], None] | None:
+        with _CALL():
+            if not tensor.requires_grad:
+                return None
+
+            def hook(gradient: Any) -> None:
+                with _CALL():
+                    callback(gradient)
+
+            remove: Callable[[], None] = tensor.register_hook(hook).remove
+            return remove
+
+    def in_backward(self) -> bool:
+        return bool(torch._C._current_graph_task_id() != -1)
+
+    def run(
+        self,
+        model: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Callable[[Any], Any] | None,
+        backward: bool,
+    ) -> tuple[Any, Any]:
+        if not backward:
+            with torch.no_grad():
+                output = model(*args, **kwargs)
+                return output, loss(output) if loss is not None else None
+        kept = [(p, p.grad) for p in model.parameters()]
+        try:
+            for p, _ in kept:
+                p.grad = None
+            output = model(*args, **kwargs)
+            value = (loss or self.default_loss)(output)
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                value.backward()
+            return output, value
+        finally:
+            for p, grad in kept:
+                p.grad = grad
+
+    def mean(self, tensor: Any) -> Any:
+        return tensor.mean()
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def random_state(self) -> Any:
+        states = [torch.get_rng_state().numpy().tobytes()]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            states += [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()]
+        return tuple(states)
+
+
+def _is_torch(cls: type) -> bool:
+    return cls.__module__.split(".", 1)[0] == "torch"
+
+
+class _Ops(TorchFunctionMode):
+    """Tells the sink of every outermost public API call."""
+
+    _names: dict[Any, str | None] = {}
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self.sink = sink
+
+    def __torch_function__(  # type: ignore[override]
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        try:
+            name = self._names[func]
+        except KeyError:
+            name = self._names[func] = _op_name(func)
+        if name is None:
+            if func is torch.Tensor.backward:
+                # The engine runs inside this call, where the mode is off: recomputation would not be seen.
+                with self:
+                    return _backward(*args, **kwargs)
+            return func(*args, **kwargs)
+        token = self.sink.enter_op(name, args, kwargs)
+        if token is None:
+            return func(*args, **kwargs)
+        try:
+            output = func(*args, **kwargs)
+        except BaseException:
+            self.sink.fail(token)
+            raise
+        self.sink.leave(token, output)
+        return output
+
+
+def _backward(
+    tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
+) -> None:
+    """What Tensor.backward does, without asking the mode again."""
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _op_name(func: Any) -> str | None:
+    """The public name of `func`; None when it is bookkeeping."""
+    name = getattr(func, "__name__", "")
+    full = resolve_name(func) or f"torch.{name}"
+    if name == "__get__":
+        attribute = full.split(".")[-2] if full.count(".") >= 2 else ""
+        return full.removesuffix(".__get__") if attribute in _TENSOR_PROPERTIES else None
+    if name in _SKIPPED or name in ("__set__", "__delete__"):
+        return None
+    return full
+
+
+def device_stats(tensor: Any) -> tuple[Any, Any]:
+    """`Stats` as two small tensors on the tensor's own device: nothing is read back here.
+
+    First min, max, sum, sum of squares in float64 where the device has it; then counts of elements, NaN and Inf, and
+    the sum of bit patterns.
+    """
+    with _CALL(), torch.no_grad():
+        t = tensor.detach()
+        if t.layout is not torch.strided:
+            t = t.to_dense()
+        width = t.element_size()
+        n = t.numel()
+        wide = torch.float64 if t.device.type != "mps" else torch.float32
+        if n == 0:
+            nan = torch.full((4,), float("nan"), dtype=wide, device=t.device)
+            return nan, torch.zeros(5, dtype=torch.int64, device=t.device)
+        if t.dtype is torch.bool:
+            bits = t.view(torch.uint8).sum(dtype=torch.int64)
+        elif t.is_complex():
+            bits = torch.view_as_real(t.resolve_conj()).view(_BITS[width // 2]).sum(dtype=torch.int64)
+        else:
+            bits = t.view(_BITS[width]).sum(dtype=torch.int64)
+        x = t.abs() if t.is_complex() else t
+        if x.is_floating_point():
+            x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+            nan_count, inf_count = x.isnan().sum(), x.isinf().sum()
+            finite = x.isfinite()
+            low = torch.where(finite, x, float("inf")).amin().to(wide)
+            high = torch.where(finite, x, float("-inf")).amax().to(wide)
+            x = torch.where(finite, x, 0.0)
+        else:
+            nan_count = inf_count = torch.zeros((), dtype=torch.int64, device=t.device)
+            low, high = (x.to(torch.uint8) if x.dtype is torch.bool else x).aminmax()
+            low, high = low.to(wide), high.to(wide)
+        total = x.sum(dtype=wide)
+        squares = torch.linalg.vector_norm(x.to(wide) if not x.is_floating_point() else x, dtype=wide) ** 2
+        count = torch.full((), n, dtype=torch.int64, device=t.device)
+        width_ = torch.full((), (width // 2 if t.is_complex() else width) * 8, dtype=torch.int64, device=t.device)
+        return torch.stack([low, high, total, squares]), torch.stack([count, nan_count, inf_count, bits, width_])
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def stats_from_device(floats: list[float], counts: list[int]) -> Stats:
+    """The `Stats` that `device_stats` prepared, once its two tensors are on the host."""
+    low, high, total, squares = floats
+    n, nan_count, inf_count, bits, width = counts
+    m = n - nan_count - inf_count
+    if m == 0:
+        nan = float("nan")
+        return Stats(nan, nan, nan, nan, 0.0, nan_count, inf_count, bits % (1 << width) if width else 0)
+    mean = total / m
+    std = max(squares / m - mean * mean, 0.0) ** 0.5
+    return Stats(low, high, mean, std, squares**0.5, nan_count, inf_count, bits % (1 << width))
+

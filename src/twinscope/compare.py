@@ -1,0 +1,623 @@
+"""Comparing two traces: match, measure, judge, and say where they first part. numpy in, values out, no framework.
+
+The rule for "first": a call whose inputs agree and whose outputs do not is where something happened; a call whose
+inputs already differ only hands on what it was given. Backward is the same with gradients running the other way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .adapters.base import Array
+from .errors import MatchError, OptionError
+from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
+from .match import Matching, Pair, match
+from .metrics import Metrics, compare_arrays
+from .records import OUTSIDE, Kind, Overall, Phase, Record, Slot, Source, Stats, Verdict
+from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
+from .store import Trace
+
+#: Ops that hand a gradient on as it is: never to blame for a difference in it.
+_PASS_GRADIENT = frozenset(
+    """add __add__ __radd__ add_ __iadd__ sub __sub__ subtract reshape view flatten transpose permute t T mT squeeze
+    unsqueeze contiguous clone identity detach to float unbind chunk split cat concat stack expand __getitem__""".split()
+)
+
+
+def compare(
+    reference: Trace | str | os.PathLike[str],
+    candidate: Trace | str | os.PathLike[str],
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+    mode: str | Mode | None = None,
+    mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    phases: Iterable[str | Phase] | None = None,
+    judge: Judge | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Whether two traces tell of the same computation, and where they first part.
+
+    Without `atol`, `rtol` and `mode` no tolerance is needed: the error allowed is a multiple of the roundoff that grows
+    with depth. With them, exactly those are applied: ``mode="strict"`` to every element, ``mode="mean"`` to the mean of
+    the absolute error. `mapping` pairs module paths by hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
+
+    ::
+
+        result = twinscope.compare("runs/torch", "runs/paddle")
+        if not result:
+            print(result.first_divergence)
+
+    Raises `MatchError` when the two have nothing in common.
+    """
+    first, second = Trace.open(reference), Trace.open(candidate)
+    if judge is None:
+        judge = _judge(atol, rtol, mode)
+    elif (atol, rtol, mode) != (None, None, None):
+        raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
+    wanted = None if phases is None else {Phase.parse(p, "phases") for p in phases}
+    matching = match(first, second, hints=mapping)
+    comparison = _Comparison(first, second, matching, judge, wanted)
+    results = comparison.run(progress)
+    if not any(d.basis != "none" for r in results for d in r.diffs):
+        raise MatchError(
+            f"nothing to compare: {len(first.records)} records of {first.manifest.model} and {len(second.records)} of "
+            f"{second.manifest.model} share no pair with statistics or tensors",
+            hint="are these two runs of the same network? check with `twinscope show`, or give a mapping of paths",
+        )
+    options: dict[str, Any] = {"judge": type(judge).__name__}
+    if isinstance(judge, ToleranceJudge):
+        options.update(atol=judge.atol, rtol=judge.rtol, mode=str(judge.mode))
+    return comparison.result(results, options)
+
+
+def _judge(atol: float | None, rtol: float | None, mode: str | Mode | None) -> Judge:
+    if atol is None and rtol is None and mode is None:
+        return RoundoffJudge()
+    parsed = Mode.STRICT if mode is None else Mode.parse(mode, "mode")
+    return ToleranceJudge(atol=atol or 0.0, rtol=rtol or 0.0, mode=parsed)
+
+
+@dataclass(slots=True)
+class _Flow:
+    """The data flow of one trace: which call made a value, which used it, how deep it lies."""
+
+    depth: dict[int, int] = field(default_factory=dict)  # by value
+    working: dict[int, str] = field(default_factory=dict)  # by value: least precise floating dtype met so far
+    total: int = 0
+    leaf_calls: set[int] = field(default_factory=set)  # calls with no recorded call inside
+    consumers: dict[int, list[Record]] = field(default_factory=lambda: defaultdict(list))
+    forward: dict[int, Record] = field(default_factory=dict)  # by call
+    ancestors: dict[int, int | None] = field(default_factory=dict)  # call -> parent call
+    backward: dict[tuple[str, int], Record] = field(default_factory=dict)  # (path, step) of modules
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Flow:
+        flow = cls()
+        parents = {r.parent_id for r in trace.records if r.phase is Phase.FORWARD}
+        for record in trace.records:
+            if record.kind is Kind.MODULE and record.phase is Phase.BACKWARD:
+                flow.backward.setdefault((record.path, record.step), record)
+            if record.phase is not Phase.FORWARD:
+                continue
+            flow.forward[record.call_id] = record
+            flow.ancestors[record.call_id] = record.parent_id
+            leaf = record.call_id not in parents
+            if leaf:
+                flow.leaf_calls.add(record.call_id)
+            deep, working = 0, ""
+            for slot in record.inputs():
+                deep = max(deep, flow.depth.get(slot.value, 0))
+                working = _coarser(working, flow.working.get(slot.value, slot.meta.dtype))
+                if leaf:
+                    flow.consumers[slot.value].append(record)
+            for slot in record.outputs():
+                flow.depth.setdefault(slot.value, deep + _weight(record))
+                flow.working.setdefault(slot.value, _coarser(working, slot.meta.dtype))
+                flow.total = max(flow.total, flow.depth[slot.value])
+        return flow
+
+
+def _weight(record: Record) -> int:
+    """How many roundings in a row a call stands for: a recurrent layer is as deep as its sequence is long."""
+    if record.op.upper() in ("LSTM", "GRU", "RNN", "SIMPLERNN", "RNN_TANH", "RNN_RELU"):
+        shapes = [s.meta.shape for s in record.inputs() if len(s.meta.shape) == 3]
+        return 1 + (max(shapes[0][:2]) if shapes else 1)
+    return 1
+
+
+def _coarser(a: str, b: str) -> str:
+    return a if ROUNDOFF.get(a, 0.0) >= ROUNDOFF.get(b, 0.0) else b
+
+
+class _Comparison:
+    def __init__(
+        self, reference: Trace, candidate: Trace, matching: Matching, judge: Judge, phases: set[Phase] | None
+    ) -> None:
+        self.reference, self.candidate = reference, candidate
+        self.matching = matching
+        self.judge = judge
+        self.phases = phases
+        self.flow = _Flow.of(reference)
+        self._done: dict[tuple[int, int], tuple[Metrics, str, bool]] = {}
+
+    # -- measuring -----------------------------------------------------------------------------------------------------
+
+    def run(self, progress: Callable[[int, int], None] | None) -> list[PairResult]:
+        pairs = [p for p in self.matching.pairs if self.phases is None or p.reference.phase in self.phases]
+        found = []
+        for i, pair in enumerate(pairs):
+            diffs = tuple(self.diff(pair, a, b) for a, b in pair.slots)
+            found.append(PairResult(pair, _worst(d.verdict for d in diffs), diffs))
+            if progress is not None:
+                progress(i + 1, len(pairs))
+        return found
+
+    def diff(self, pair: Pair, a: Slot, b: Slot) -> SlotDiff:
+        context = self._context(pair, a, b)
+        left, right = self.reference.tensor(a), self.candidate.tensor(b)
+        if left is not None and right is not None:
+            return self._diff_tensors(a, b, left, right, context)
+        if a.stats is not None and b.stats is not None:
+            return _diff_stats(a, b, self.judge, context)
+        return SlotDiff(a, b, Verdict.UNDECIDED, "none", note="nothing was kept of it")
+
+    def _diff_tensors(self, a: Slot, b: Slot, left: Array, right: Array, context: Context) -> SlotDiff:
+        note = ""
+        arranged = _arrange(left, right)
+        if arranged is None:
+            note = f"shapes differ: {_shape(a)} and {_shape(b)}"
+            return SlotDiff(a, b, Verdict.BUG, "tensors", error=math.inf, note=note)
+        right, note = arranged
+        judge = self.judge
+        atol = judge.atol if isinstance(judge, ToleranceJudge) else 0.0
+        rtol = judge.rtol if isinstance(judge, ToleranceJudge) else 0.0
+        metrics = compare_arrays(left, right, atol=atol, rtol=rtol, equal_nan=True)
+        numbers = _numbers(metrics, left, judge)
+        verdict = judge.verdict(numbers, context)
+        notes = [note] if note else []
+        if a.meta.dtype != b.meta.dtype:
+            notes.append(f"dtypes differ: {a.meta.dtype} and {b.meta.dtype}")
+        if metrics.nonfinite_mismatch:
+            notes.append(_nonfinite(metrics))
+        if verdict is Verdict.BUG and metrics.same_other_layout:
+            notes.append(f"same values in another layout: {metrics.same_other_layout}")
+        return SlotDiff(
+            a,
+            b,
+            verdict,
+            "tensors",
+            error=judge.error(numbers, context),
+            limit=judge.limit(numbers, context),
+            metrics=metrics,
+            note="; ".join(notes),
+        )
+
+    def _context(self, pair: Pair, a: Slot, b: Slot) -> Context:
+        record, flow = pair.reference, self.flow
+        if record.phase is Phase.FORWARD:
+            depth = flow.depth.get(a.value, 0)
+            working = flow.working.get(a.value, "")
+        elif record.phase is Phase.BACKWARD:
+            forward = flow.forward.get(record.call_id)
+            value = next((s.value for s in forward.slots if s.name == a.name), None) if forward else None
+            depth = 2 * flow.total + 1 - (flow.depth.get(value, 0) if value is not None else 0)
+            working = a.meta.dtype
+        elif record.phase is Phase.GRADIENT:
+            depth, working = 2 * flow.total + 1, a.meta.dtype
+        else:
+            depth, working = 0, ""
+        return Context((a.meta.dtype, b.meta.dtype), working, depth, self._floor(record, a))
+
+    def _floor(self, record: Record, slot: Slot) -> float:
+        """The scale of what was added up to make this tensor: where terms cancel, the sum may be nothing but noise.
+
+        The gradient of a bias that the mathematics ignores (the key's in attention, a convolution's before BatchNorm)
+        is such a sum; so is the mean of outputs around zero.
+        """
+        if record.phase is Phase.GRADIENT:
+            backward = self.flow.backward.get((record.path, record.step))
+            sums = [s for s in backward.outputs() if s.stats] if backward and len(slot.meta.shape) <= 1 else []
+            return max((_rms(s) * math.sqrt(max(s.meta.size / max(slot.meta.size, 1), 1)) for s in sums), default=0.0)
+        if record.phase is Phase.FORWARD and slot in record.outputs():
+            floor = 0.0
+            for source in record.inputs():
+                if source.stats is None or source.meta.dtype not in ROUNDOFF or source.meta.size == 0:
+                    continue
+                terms = source.meta.size / max(slot.meta.size, 1)
+                scale = _rms(source) * math.sqrt(ROUNDOFF.get(slot.meta.dtype, 0.0))
+                if terms > 1 and record.op in ("mean", "sum", "reduce_mean", "reduce_sum") or record.path == OUTSIDE:
+                    scale = max(scale, _rms(source) * (math.sqrt(terms) if "sum" in record.op else 1 / math.sqrt(terms)))
+                floor = max(floor, scale)
+            return floor
+        return 0.0
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def result(self, results: list[PairResult], options: Mapping[str, Any]) -> Result:
+        findings = [
+            *self._state_findings(results, Phase.WEIGHT),
+            *self._forward_findings(results),
+            *self._backward_findings(results),
+        ]
+        findings += self._gradient_findings(results, bool(findings))
+        findings += self._state_findings(results, Phase.BUFFER) if not findings else []
+        bad = [r for r in results if r.verdict is Verdict.BUG]
+        if bad and not any(f.verdict is Verdict.BUG for f in findings):
+            findings.append(self._finding(bad[0], "differs, though nothing upstream of it was seen to"))
+        calls = [f for f in findings if f.phase in (Phase.FORWARD, Phase.BACKWARD) and f.verdict is Verdict.BUG]
+        rest = [f for f in findings if f.verdict is Verdict.BUG]
+        first = next(iter(calls or rest), None)
+        missing = self._missing_findings()
+        findings += missing
+        notes = self._notes(results)
+        overall = self._overall(results, findings)
+        return Result(
+            verdict=overall,
+            findings=tuple(findings),
+            pairs=tuple(results),
+            unmatched=Unmatched(self.matching.unmatched_reference, self.matching.unmatched_candidate),
+            first_divergence=first,
+            reference=self.reference.manifest,
+            candidate=self.candidate.manifest,
+            matching=self.matching,
+            notes=tuple(notes),
+            options=options,
+        )
+
+    def _overall(self, results: list[PairResult], findings: list[Finding]) -> Overall:
+        if any(f.verdict is Verdict.BUG for f in findings):
+            return Overall.DIFFERENT
+        if self._gaps(results):
+            return Overall.UNDECIDED
+        return Overall.SAME
+
+    def _gaps(self, results: list[PairResult]) -> list[str]:
+        """What keeps "the same" from being said although nothing differs."""
+        gaps = []
+        compared = {(r.reference.step, r.reference.phase) for r in results if any(d.basis != "none" for d in r.diffs)}
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT):
+            if self.phases is not None and phase not in self.phases:
+                continue
+            steps = [{r.step for r in t.records if r.phase is phase and r.slots} for t in (self.reference, self.candidate)]
+            for step in sorted(steps[0] | steps[1]):
+                if (step, phase) not in compared:
+                    side = "both sides" if all(step in s for s in steps) else "one side only"
+                    gaps.append(f"step {step}: nothing of phase {phase} could be compared (recorded on {side})")
+        if self.phases is None or Phase.FORWARD in self.phases:
+            gaps += self._output_gaps(results)
+        for name, trace in (("reference", self.reference), ("candidate", self.candidate)):
+            if not trace.manifest.complete:
+                gaps.append(f"the {name}'s trace is incomplete: its run did not end in order")
+            elif trace.manifest.error is not None:
+                gaps.append(f"the {name}'s run raised {trace.manifest.error}")
+            gaps += [f"the {name}'s trace: {n}" for n in trace.manifest.notes]
+        undecided = sum(r.verdict is Verdict.UNDECIDED and bool(r.diffs) for r in results)
+        flips = sum(d.basis != "none" and d.verdict is Verdict.UNDECIDED for r in results for d in r.diffs)
+        if flips and undecided:
+            gaps.append(f"{flips} whole-number tensors differ in places, perhaps by flips of noisy numbers")
+        return gaps
+
+    def _output_gaps(self, results: list[PairResult]) -> list[str]:
+        """The network's own outputs must be among what was compared."""
+        roots = [r for r in self.reference.records if r.path == "" and r.kind is Kind.MODULE and r.phase is Phase.FORWARD]
+        judged: set[int] = set()
+        for result in results:
+            if result.reference.phase is Phase.FORWARD:
+                judged.update(d.reference.value for d in result.diffs if d.basis != "none")
+        gaps = []
+        for root in roots:
+            lost = [s.name for s in root.outputs() if s.value not in judged]
+            if lost or not root.outputs():
+                gaps.append(f"step {root.step}: outputs of the network were not compared: {', '.join(lost) or 'none recorded'}")
+        return gaps
+
+    def _notes(self, results: list[PairResult]) -> list[str]:
+        notes = self._gaps(results)
+        by_stats = sum(d.basis == "stats" for r in results for d in r.diffs)
+        if by_stats:
+            notes.append(
+                f"{by_stats} tensors were compared by statistics only: a reordering of values would not show "
+                "(capture with keep='tensors' to see it)"
+            )
+        reordered = {d.note for r in results for d in r.diffs if d.note.startswith("compared after")}
+        notes += sorted(reordered)
+        return notes
+
+    def _finding(self, result: PairResult, message: str | None = None, phase: Phase | None = None) -> Finding:
+        worst = result.worst
+        a, b = result.reference, result.candidate
+        numbers: dict[str, float] = {}
+        text = message or ""
+        if worst is not None:
+            if worst.error is not None:
+                numbers["error"] = worst.error
+            if worst.limit is not None:
+                numbers["limit"] = worst.limit
+            if worst.metrics is not None:
+                m = worst.metrics
+                numbers.update(max_abs=m.max_abs, rmse=m.rmse, cosine=m.cosine, effective_bits=m.effective_bits)
+            text = "; ".join(t for t in (message, _describe(worst)) if t)
+        return Finding(
+            verdict=result.verdict,
+            phase=phase or a.phase,
+            step=a.step,
+            reference=a.where,
+            candidate=b.where,
+            source=(self._source(a, self.reference), self._source(b, self.candidate)),
+            message=text,
+            numbers=numbers,
+            pair=result,
+        )
+
+    def _source(self, record: Record, trace: Trace) -> Source | None:
+        if record.source is not None:
+            return record.source
+        if record.phase is Phase.BACKWARD:
+            forward = self.flow.forward.get(record.call_id) if trace is self.reference else None
+            return forward.source if forward is not None else None
+        return next(
+            (r.source for r in trace.records if r.path == record.path and r.kind is Kind.MODULE and r.source), None
+        )
+
+    def _state_findings(self, results: list[PairResult], phase: Phase) -> list[Finding]:
+        bad = [r for r in results if r.reference.phase is phase and r.verdict is Verdict.BUG]
+        word = {Phase.WEIGHT: "weights differ before anything ran", Phase.BUFFER: "buffers differ after the step"}[phase]
+        steps = {r.reference.step for r in bad}
+        # weights that differ in later steps follow from what happened before
+        return [self._finding(r, word) for r in bad if r.reference.step == min(steps)]
+
+    def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
+        forward = [r for r in results if r.reference.phase is Phase.FORWARD and r.diffs]
+        sources = [r for r in forward if _side(r, "out") is Verdict.BUG and _side(r, "in") is not Verdict.BUG]
+        return [self._finding(r) for r in self._innermost(sources)]
+
+    def _backward_findings(self, results: list[PairResult]) -> list[Finding]:
+        backward = [r for r in results if r.reference.phase is Phase.BACKWARD and r.diffs]
+        # a gradient with respect to a value is the sum over all that used the value: a use whose own gradient came in
+        # wrong explains it, and a use that hands gradients on unchanged cannot have made it
+        by_call = {r.reference.call_id: r for r in backward}
+        explained: set[int] = set()
+        for result in backward:
+            if result.reference.call_id in self.flow.leaf_calls and _side(result, "out") is Verdict.BUG:
+                forward = self.flow.forward.get(result.reference.call_id)
+                explained.update(s.value for s in forward.inputs()) if forward else None
+        sources = []
+        for result in backward:
+            if _side(result, "in") is not Verdict.BUG or _side(result, "out") is Verdict.BUG:
+                continue
+            forward = self.flow.forward.get(result.reference.call_id)
+            if forward is None:
+                continue
+            names = {d.reference.name for d in result.diffs if d.verdict is Verdict.BUG}
+            values = {s.value for s in forward.inputs() if s.name in names}
+            if values <= explained:
+                continue
+            if result.reference.op in _PASS_GRADIENT and any(
+                other.call_id in by_call and other.op not in _PASS_GRADIENT
+                for value in values
+                for other in self.flow.consumers[value]
+            ):
+                continue
+            sources.append(result)
+        return [self._finding(r) for r in self._innermost(sources)]
+
+    def _gradient_findings(self, results: list[PairResult], known: bool) -> list[Finding]:
+        bad = [r for r in results if r.reference.phase is Phase.GRADIENT and r.verdict is Verdict.BUG]
+        if not bad:
+            return []
+        outputs = {
+            (r.reference.path, r.reference.step): _side(r, "out")
+            for r in results
+            if r.reference.phase is Phase.BACKWARD and r.reference.kind is Kind.MODULE
+        }
+        local = [r for r in bad if outputs.get((r.reference.path, r.reference.step)) in (Verdict.EXACT, Verdict.NOISE)]
+        if local and not known:
+            return [self._finding(r, "gradient of its own parameters") for r in local]
+        return [] if known else [self._finding(bad[0], "gradients of parameters differ")]
+
+    def _innermost(self, sources: list[PairResult]) -> list[PairResult]:
+        """Without those that merely enclose another one."""
+        enclosing: set[int] = set()
+        for result in sources:
+            parent = self.flow.ancestors.get(result.reference.call_id)
+            while parent is not None and parent not in enclosing:
+                enclosing.add(parent)
+                parent = self.flow.ancestors.get(parent)
+        return [r for r in sources if r.reference.call_id not in enclosing]
+
+    def _missing_findings(self) -> list[Finding]:
+        found = []
+        for side, records in (
+            ("reference", self.matching.unmatched_reference),
+            ("candidate", self.matching.unmatched_candidate),
+        ):
+            for record in records:
+                if self.phases is not None and record.phase not in self.phases:
+                    continue
+                if record.phase is Phase.FORWARD and not record.builtin | (record.kind is Kind.MODULE):
+                    continue  # ops of the user's own code: streams of two ports are seldom of one length
+                if record.kind is Kind.OP or record.phase in (Phase.BACKWARD, Phase.BUFFER):
+                    continue  # said with the call, or with the module, that it belongs to
+                if record.phase is Phase.GRADIENT:
+                    message = f"its parameters got a gradient on the {side}'s side only"
+                elif record.phase is Phase.WEIGHT:
+                    message = f"its parameters are on the {side}'s side only"
+                else:
+                    message = f"called on the {side}'s side only"
+                own = side == "reference"
+                found.append(
+                    Finding(
+                        verdict=Verdict.MISSING,
+                        phase=record.phase,
+                        step=record.step,
+                        reference=record.where if own else None,
+                        candidate=None if own else record.where,
+                        source=(record.source, None) if own else (None, record.source),
+                        message=message,
+                    )
+                )
+        return found
+
+
+# -- one pair of tensors ---------------------------------------------------------------------------------------------
+
+
+def _arrange(left: Array, right: Array) -> tuple[Array, str] | None:
+    """`right` in the shape of `left`, with a word on what was done; None when no rearrangement explains the shapes."""
+    if left.shape == right.shape:
+        return right, ""
+    if left.size != right.size:
+        return None
+    squeezed = [tuple(n for n in s if n != 1) for s in (left.shape, right.shape)]
+    if sorted(squeezed[0]) == sorted(squeezed[1]) and squeezed[0] != squeezed[1] and len(squeezed[0]) <= 6:
+        source = right.reshape(squeezed[1])
+        target = left.reshape(squeezed[0])
+        best, best_error = None, math.inf
+        for order in itertools.permutations(range(source.ndim)):
+            turned = source.transpose(order)
+            if turned.shape != target.shape:
+                continue
+            error = _quick_error(target, turned)
+            if error < best_error:
+                best, best_error = order, error
+        if best is not None:
+            note = f"compared after permuting axes: {right.shape} to {left.shape}"
+            return source.transpose(best).reshape(left.shape), note
+    return right.reshape(left.shape), f"compared after reshaping: {right.shape} to {left.shape}"
+
+
+def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
+    mean = isinstance(judge, ToleranceJudge) and judge.mode is Mode.MEAN
+    return Numbers(
+        identical=m.identical,
+        nonfinite_mismatch=m.nonfinite_mismatch,
+        rmse=_zero_if_nan(m.rmse),
+        max_abs=_zero_if_nan(m.max_abs),
+        mean_abs=_zero_if_nan(m.mean_abs),
+        within=m.within,
+        rms_reference=_zero_if_nan(m.rms_reference),
+        mean_abs_reference=_zero_if_nan(float(np.nanmean(np.abs(left), dtype=np.float64))) if mean and left.size else 0.0,
+    )
+
+
+def _zero_if_nan(value: float) -> float:
+    """Where no place is finite on both sides there is no error to speak of; mismatches are counted on their own."""
+    return value if value == value else 0.0
+
+
+def _quick_error(left: Array, right: Array) -> float:
+    """Mean difference over a sample: enough to tell which permutation of axes is meant."""
+    step = tuple(slice(None, None, max(1, n // 16)) for n in left.shape)
+    a, b = left[step].astype(np.float64), right[step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.nan_to_num(np.abs(a - b), nan=0.0, posinf=0.0).mean()) if a.size else 0.0
+
+
+def _diff_stats(a: Slot, b: Slot, judge: Judge, context: Context) -> SlotDiff:
+    """Two tensors by their statistics: what must hold if they were equal up to noise and the order of axes."""
+    x, y = a.stats, b.stats
+    assert x is not None and y is not None
+    if a.meta.size != b.meta.size:
+        note = f"shapes differ: {_shape(a)} and {_shape(b)}"
+        return SlotDiff(a, b, Verdict.BUG, "stats", error=math.inf, note=note)
+    same_width = a.meta.dtype == b.meta.dtype
+    identical = same_width and x.fingerprint == y.fingerprint and (x.min, x.max) == (y.min, y.max)
+    numbers = _stats_numbers(a, x, y, identical, judge)
+    verdict = judge.verdict(numbers, context)
+    notes = []
+    if (x.nan, x.inf) != (y.nan, y.inf):
+        notes.append(f"NaN {x.nan} and {y.nan}, Inf {x.inf} and {y.inf} elements")
+    if sorted(a.meta.shape) != sorted(b.meta.shape):
+        notes.append(f"compared after reshaping: {_shape(b)} to {_shape(a)}")
+    return SlotDiff(
+        a,
+        b,
+        verdict,
+        "stats",
+        error=judge.error(numbers, context),
+        limit=judge.limit(numbers, context),
+        note="; ".join(notes),
+    )
+
+
+def _stats_numbers(a: Slot, x: Stats, y: Stats, identical: bool, judge: Judge) -> Numbers:
+    """What the statistics say of the error.
+
+    The differences of the extremes are errors of single elements; those of mean, std and root mean square bound the
+    error's root mean square from below.
+    """
+    finite = max(a.meta.size - x.nan - x.inf, 1)
+    rms, other = x.l2 / math.sqrt(finite), y.l2 / math.sqrt(finite)
+    lower = 0.0 if identical else max(_gap(x.mean, y.mean), _gap(x.std, y.std), _gap(rms, other))
+    peak = 0.0 if identical else max(lower, _gap(x.min, y.min), _gap(x.max, y.max))
+    bound = judge.atol + judge.rtol * rms if isinstance(judge, ToleranceJudge) else 0.0
+    return Numbers(
+        identical=identical,
+        nonfinite_mismatch=abs(x.nan - y.nan) + abs(x.inf - y.inf),
+        rmse=lower,
+        max_abs=peak,
+        mean_abs=lower,
+        within=1.0 if peak <= bound else 0.0,
+        rms_reference=rms,
+        mean_abs_reference=rms,
+    )
+
+
+def _gap(a: float, b: float) -> float:
+    if a == b or (a != a and b != b):
+        return 0.0
+    gap = abs(a - b)
+    return gap if gap == gap else math.inf
+
+
+def _rms(slot: Slot) -> float:
+    assert slot.stats is not None
+    return slot.stats.l2 / math.sqrt(max(slot.meta.size, 1))
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    found = set(verdicts)
+    if Verdict.UNDECIDED in found and found & {Verdict.NOISE, Verdict.EXACT}:
+        found.discard(Verdict.UNDECIDED)  # what was compared decides; what was not is in the notes
+    return next((v for v in SEVERITY if v in found), Verdict.UNDECIDED)
+
+
+def _side(result: PairResult, side: str) -> Verdict | None:
+    """The worst verdict among a pair's inputs ("in") or outputs ("out"); None when there is none."""
+    found = [d.verdict for d in result.diffs if d.reference.name.split(".", 1)[0] == side]
+    return _worst(found) if found else None
+
+
+def _shape(slot: Slot) -> str:
+    return str(tuple(slot.meta.shape))
+
+
+def _nonfinite(m: Metrics) -> str:
+    where = f", first at {m.first_nonfinite_mismatch}" if m.first_nonfinite_mismatch is not None else ""
+    return (
+        f"NaN or Inf on one side only in {m.nonfinite_mismatch} places{where} "
+        f"(NaN {m.nan_reference} and {m.nan_candidate}, Inf {m.inf_reference} and {m.inf_candidate})"
+    )
+
+
+def _describe(diff: SlotDiff) -> str:
+    parts = []
+    if diff.note:
+        parts.append(diff.note)
+    if diff.error is not None and math.isfinite(diff.error):
+        parts.append(f"{diff.reference.name} off by {diff.error:.2g} of its scale, noise explains {diff.limit:.2g}")
+    elif not diff.note:
+        parts.append(f"{diff.reference.name} differs")
+    if diff.metrics is not None and diff.metrics.worst is not None and diff.basis == "tensors":
+        m = diff.metrics
+        parts.append(f"worst at {m.worst}: {m.worst_reference:.6g} and {m.worst_candidate:.6g}")
+    return "; ".join(parts)

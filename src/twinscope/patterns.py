@@ -1,0 +1,53 @@
+"""Patterns over dotted paths and names, and suggestions for misspelt ones."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = []
+    for token in re.split(r"(\*\*|\*|\?)", pattern):
+        parts.append({"**": ".*", "*": "[^.]*", "?": "[^.]"}.get(token, re.escape(token)))
+    return re.compile("".join(parts))
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a dotted path, or any module above it, fits: `*` is within one level, `**` any number of levels.
+
+    >>> matches("encoder.*.attn", "encoder.3.attn"), matches("encoder", "encoder.3.attn"), matches("attn", "encoder.attn")
+    (True, True, False)
+    >>> matches("**.attn", "encoder.3.attn")
+    True
+    """
+    compiled = _compiled(pattern)
+    if compiled.fullmatch(path):
+        return True
+    return any(compiled.fullmatch(path[:i]) for i, c in enumerate(path) if c == ".")
+
+
+def matches_name(pattern: str, name: str) -> bool:
+    """Whether a qualified name fits, in full or by its last part alone.
+
+    >>> matches_name("Linear", "torch.nn.modules.linear.Linear"), matches_name("soft*", "torch.softmax")
+    (True, True)
+    """
+    compiled = _compiled(pattern)
+    return bool(compiled.fullmatch(name) or compiled.fullmatch(name.rsplit(".", 1)[-1]))
+
+
+def did_you_mean(name: str, legal: Iterable[str]) -> str:
+    """A hint: the nearest legal names, or all of them when none is near.
+
+    >>> did_you_mean("levl", ["level", "keep"])
+    "did you mean 'level'?"
+    """
+    options = list(legal)
+    near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return "known are " + ", ".join(repr(n) for n in options[:20])

@@ -1,0 +1,217 @@
+"""What comes out of a comparison: values to look at, to print, to save. No decision is taken here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .match import Matching, Pair
+from .metrics import Metrics
+from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdict
+
+#: from the worst to the best
+SEVERITY = (Verdict.BUG, Verdict.PRECISION, Verdict.UNDECIDED, Verdict.NOISE, Verdict.EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDiff:
+    """Two tensors that should be equal, and how far they are."""
+
+    reference: Slot
+    candidate: Slot
+    verdict: Verdict
+    basis: str  # "tensors", "stats" (statistics only: a reordering would not show) or "none"
+    error: float | None = None  # RMSE relative to the reference's scale; by statistics an estimate
+    limit: float | None = None  # the most that noise explains
+    metrics: Metrics | None = None
+    note: str = ""  # shapes, NaNs, layout: what a person should know
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """A pair of records with the differences of its tensors."""
+
+    pair: Pair
+    verdict: Verdict
+    diffs: tuple[SlotDiff, ...]
+
+    @property
+    def reference(self) -> Record:
+        return self.pair.reference
+
+    @property
+    def candidate(self) -> Record:
+        return self.pair.candidate
+
+    @property
+    def worst(self) -> SlotDiff | None:
+        """The slot that is furthest from its limit."""
+        judged = [d for d in self.diffs if d.verdict is self.verdict]
+        return max(judged or self.diffs, key=_excess, default=None)
+
+
+def _excess(diff: SlotDiff) -> float:
+    if diff.error is None or not diff.limit:
+        return float("inf") if diff.verdict is Verdict.BUG else -1.0
+    return diff.error / diff.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a person should act on."""
+
+    verdict: Verdict
+    phase: Phase
+    step: int
+    reference: str | None  # module path with the op where there is one; None where that side has no partner
+    candidate: str | None
+    source: tuple[Source | None, Source | None]  # the user's line on the reference's and on the candidate's side
+    message: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    cause: str | None = None  # None until known
+    pair: PairResult | None = None
+
+    def __str__(self) -> str:
+        if self.reference == self.candidate:
+            place = self.reference or ""
+        else:
+            place = f"{self.reference or '-'} | {self.candidate or '-'}"
+        lines = [str(s) for s in self.source if s is not None]
+        where = f" ({' | '.join(dict.fromkeys(lines))})" if lines else ""
+        step = f" step {self.step}" if self.step else ""
+        return f"{self.verdict} {self.phase}{step} {place}: {self.cause or self.message}{where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": str(self.verdict),
+            "phase": str(self.phase),
+            "step": self.step,
+            "reference": self.reference,
+            "candidate": self.candidate,
+            "source": [str(s) if s else None for s in self.source],
+            "message": self.message,
+            "numbers": {k: _number(v) for k, v in self.numbers.items()},
+            "cause": self.cause,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """Records without a partner."""
+
+    reference: tuple[Record, ...]
+    candidate: tuple[Record, ...]
+
+    def __len__(self) -> int:
+        return len(self.reference) + len(self.candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is said of two runs. True when, and only when, they are the same."""
+
+    verdict: Overall
+    findings: tuple[Finding, ...]
+    pairs: tuple[PairResult, ...]
+    unmatched: Unmatched
+    first_divergence: Finding | None
+    reference: Manifest
+    candidate: Manifest
+    matching: Matching
+    notes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.verdict is Overall.SAME
+
+    def __str__(self) -> str:
+        from .report.terminal import render
+
+        return render(self)
+
+    def counts(self) -> dict[str, int]:
+        """How many pairs have which verdict."""
+        found = {str(v): 0 for v in (Verdict.EXACT, Verdict.NOISE, Verdict.PRECISION, Verdict.BUG, Verdict.UNDECIDED)}
+        for pair in self.pairs:
+            found[str(pair.verdict)] += 1
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in JSON's types."""
+        return {
+            "verdict": str(self.verdict),
+            "counts": self.counts(),
+            "notes": list(self.notes),
+            "options": dict(self.options),
+            "reference": {"framework": self.reference.framework, "model": self.reference.model},
+            "candidate": {"framework": self.candidate.framework, "model": self.candidate.model},
+            "first_divergence": self.first_divergence.to_dict() if self.first_divergence else None,
+            "findings": [f.to_dict() for f in self.findings],
+            "pairs": [row for p in self.pairs for row in rows(p)],
+            "unmatched": {
+                "reference": [_name(r) for r in self.unmatched.reference],
+                "candidate": [_name(r) for r in self.unmatched.candidate],
+            },
+        }
+
+
+def rows(result: PairResult) -> list[dict[str, Any]]:
+    """A row a tensor: what JSON and CSV list."""
+    pair = result.pair
+    common = {
+        "step": pair.reference.step,
+        "phase": str(pair.reference.phase),
+        "kind": str(pair.reference.kind),
+        "reference": pair.reference.where,
+        "candidate": pair.candidate.where,
+        "nth": pair.reference.nth,
+        "how": pair.how,
+        "confidence": round(pair.confidence, 4),
+    }
+    found = []
+    for diff in result.diffs:
+        m = diff.metrics
+        found.append(
+            {
+                **common,
+                "reference_slot": diff.reference.name,
+                "candidate_slot": diff.candidate.name,
+                "reference_shape": list(diff.reference.meta.shape),
+                "candidate_shape": list(diff.candidate.meta.shape),
+                "reference_dtype": diff.reference.meta.dtype,
+                "candidate_dtype": diff.candidate.meta.dtype,
+                "verdict": str(diff.verdict),
+                "basis": diff.basis,
+                "error": _number(diff.error),
+                "limit": _number(diff.limit),
+                "max_abs": _number(m.max_abs if m else None),
+                "mean_abs": _number(m.mean_abs if m else None),
+                "max_rel": _number(m.max_rel if m else None),
+                "mean_rel": _number(m.mean_rel if m else None),
+                "rmse": _number(m.rmse if m else None),
+                "cosine": _number(m.cosine if m else None),
+                "within": _number(m.within if m else None),
+                "effective_bits": _number(m.effective_bits if m else None),
+                "note": diff.note,
+            }
+        )
+    return found
+
+
+def _name(record: Record) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "phase": str(record.phase),
+        "kind": str(record.kind),
+        "where": record.where,
+        "nth": record.nth,
+        "type": record.type if record.kind is not Kind.STATE else "state",
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    """Strict JSON has no NaN and no infinities: they are written as words."""
+    if value is None or value - value == 0:
+        return value
+    return str(value)
