@@ -1,1 +1,69 @@
-"""Twinscope: are these two networks the same, where do they first stop being the same, and why?"""
+"""Twinscope: are these two networks the same, where do they first stop being the same, and why?
+
+    with twinscope.capture(model, "runs/torch"):
+        loss = loss_fn(model(x))
+        loss.backward()
+
+    result = twinscope.compare("runs/torch", "runs/paddle")
+    result = twinscope.align(torch_model, paddle_model, x)
+
+Names are loaded when they are first used, and no framework is imported before one of its models is handed in.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .align import InputPair as InputPair
+    from .align import Inputs as Inputs
+    from .align import align as align
+    from .capture import Capture as Capture
+    from .capture import Plan as Plan
+    from .capture import TwinscopeWarning as TwinscopeWarning
+    from .capture import capture as capture
+    from .compare import compare as compare
+    from .errors import TwinscopeError as TwinscopeError
+    from .match import match as match
+    from .metrics import array_stats as array_stats
+    from .metrics import compare_arrays as compare_arrays
+    from .records import Overall as Overall
+    from .records import Phase as Phase
+    from .records import Record as Record
+    from .records import Verdict as Verdict
+    from .result import Finding as Finding
+    from .result import Result as Result
+    from .store import Trace as Trace
+    from .weights import copy_weights as copy_weights
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "align": ("InputPair", "Inputs", "align"),
+    "capture": ("Capture", "Plan", "TwinscopeWarning", "capture"),
+    "compare": ("compare",),
+    "errors": ("TwinscopeError",),
+    "match": ("match",),
+    "metrics": ("array_stats", "compare_arrays"),
+    "records": ("Overall", "Phase", "Record", "Verdict"),
+    "result": ("Finding", "Result"),
+    "store": ("Trace",),
+    "weights": ("copy_weights",),
+}
+_HOME = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

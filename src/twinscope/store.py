@@ -390,7 +390,7 @@ class TraceWriter:
         self._manifest = manifest
         self._format = format
         self._shard_bytes = shard_bytes
-        self._room = max(_ROW, min(_HEADER_ROOM, shard_bytes // _ROW * _ROW))
+        self._room = max(_ROW, min(_HEADER_ROOM, shard_bytes // 4 // _ROW * _ROW))
         self._shard: _Shard | None = None
         self._shards = 0
         self._values: set[int] = set()
@@ -547,8 +547,7 @@ class TraceWriter:
         nbytes = array.nbytes
         if shard is not None:
             entry = shard.entry(value, dtype, array.shape, nbytes)
-            empty = shard.position == shard.room
-            if not shard.fits(entry) or (not empty and shard.position + nbytes > self._shard_bytes):
+            if not shard.fits(entry) or shard.position + nbytes > self._shard_bytes:  # one of its own if it is larger
                 self._seal()
                 shard = None
         if shard is None:
@@ -715,8 +714,9 @@ def _reason(error: BaseException) -> str:
 
 def _make_way(path: Path, overwrite: bool) -> None:
     """Remove the files of an older trace, and no others. Its manifest stays: it marks what a crash leaves as ours."""
+    shards = sorted(entry.name for entry in os.scandir(path) if _SHARD_NAME.fullmatch(entry.name))
     if not os.path.lexists(path / _MANIFEST):
-        for name in (_RECORDS, "tensors-00000.safetensors"):
+        for name in (_RECORDS, *shards):
             if os.path.lexists(path / name):
                 raise TraceWriteError(
                     f"{path / name} is in the way, and no manifest.json says that a trace made it",
@@ -733,7 +733,6 @@ def _make_way(path: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise TraceWriteError(f"{path} holds a trace already", hint="pass overwrite=True, or choose another directory")
-    shards = [entry.name for entry in os.scandir(path) if _SHARD_NAME.fullmatch(entry.name)]
     for name in (*shards, *_npy_files(path), _RECORDS):
         (path / name).unlink(missing_ok=True)
 
@@ -1102,11 +1101,17 @@ def _finite(text: str) -> float:
     return number
 
 
+def _integer(text: str) -> int:
+    if len(text) > 4000:  # Python has no such limit before 3.10.7, and takes hours over a line of digits
+        raise _Bad("a number is too large")
+    return int(text)
+
+
 def _no_constant(text: str) -> NoReturn:
     raise _Bad(f"{text} is not JSON")
 
 
-_decode = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(parse_int=_integer, parse_float=_finite, parse_constant=_no_constant).decode
 
 
 def _parse(data: bytes) -> Any:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..records import Level, ModuleInfo, Stats, TensorMeta
+from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
 
 Array = npt.NDArray[Any]
 
@@ -121,6 +121,14 @@ class Adapter:
         """Overwrite a parameter or buffer in place; shapes must agree. Autograd is not told."""
         raise NotImplementedError
 
+    def to_neutral(self, module: ModuleInfo, param: ParamInfo, array: Array) -> Array:
+        """A parameter's values in the neutral layout, which is PyTorch's: Linear weights are [out, in]."""
+        return array
+
+    def from_neutral(self, module: ModuleInfo, param: ParamInfo, array: Array) -> Array:
+        """The inverse of `to_neutral`: what this framework's parameter must be assigned."""
+        return array
+
     def gradient(self, parameter: Any) -> Any | None:
         """The gradient stored on `parameter`, None where there is none or the framework stores none."""
         return None
@@ -183,7 +191,11 @@ class Adapter:
         raise NotImplementedError
 
     def random_state(self) -> Any:
-        """The random state, comparable by ==, to prove that watching did not touch it."""
+        """The random state, comparable by ==: to prove that watching did not touch it, and for `restore`."""
+        raise NotImplementedError
+
+    def restore(self, random_state: Any) -> None:
+        """Put back what `random_state` gave."""
         raise NotImplementedError
 
     # -- shared by all adapters ------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ _SKIPPED = frozenset(
 _SKIPPED_PRIMITIVES = frozenset(
     """Shape TensorShape DynamicShape Rank Size DType IsInstance IsSubClass TupleToArray ScalarToTensor ScalarToArray
     ScalarCast HookBackward CellBackwardHook Print Assert TensorDump WhileLoop ForiLoop Scan Depend Load UpdateState
-    MakeTuple MakeList TupleGetItem ListGetItem TensorSummary ScalarSummary HistogramSummary ImageSummary InsertGradientOf
+    CompileOp ProxyOp MakeTuple MakeList TupleGetItem ListGetItem TensorSummary ScalarSummary HistogramSummary ImageSummary InsertGradientOf
     Morph""".split()
 )
 #: Functions that take functions: what these do is the user's, and told.
@@ -427,8 +427,7 @@ class MindSporeAdapter(Adapter):
     def random_state(self) -> Any:
         """Both generators, the seeds of random kernels, and numpy's global generator. What a kernel keeps for itself
         (nn.Dropout without a seed) cannot be read."""
-        from mindspore.common import seed as seeds
-
+        seeds = importlib.import_module("mindspore.common.seed")  # the package has a function of that name
         numpy_state = np.random.get_state(legacy=True)
         return (
             ms.get_rng_state().asnumpy().tobytes(),

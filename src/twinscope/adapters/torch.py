@@ -349,6 +349,12 @@ class TorchAdapter(Adapter):
             states += [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()]
         return tuple(states)
 
+    def restore(self, random_state: Any) -> None:
+        cpu, *devices = (torch.from_numpy(np.frombuffer(s, dtype=np.uint8).copy()) for s in random_state)
+        torch.set_rng_state(cpu)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
 
 def _is_torch(cls: type) -> bool:
     return cls.__module__.split(".", 1)[0] == "torch"
