@@ -16,16 +16,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .align import InputPair as InputPair
-    from .align import Inputs as Inputs
-    from .align import align as align
-    from .capture import Capture as Capture
-    from .capture import Plan as Plan
-    from .capture import TwinscopeWarning as TwinscopeWarning
-    from .capture import capture as capture
-    from .compare import compare as compare
+    from .aligning import InputPair as InputPair
+    from .aligning import Inputs as Inputs
+    from .aligning import align as align
+    from .capturing import Capture as Capture
+    from .capturing import Plan as Plan
+    from .capturing import TwinscopeWarning as TwinscopeWarning
+    from .capturing import capture as capture
+    from .comparing import compare as compare
     from .errors import TwinscopeError as TwinscopeError
-    from .match import match as match
     from .metrics import array_stats as array_stats
     from .metrics import compare_arrays as compare_arrays
     from .records import Overall as Overall
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "align": ("InputPair", "Inputs", "align"),
-    "capture": ("Capture", "Plan", "TwinscopeWarning", "capture"),
-    "compare": ("compare",),
+    "aligning": ("InputPair", "Inputs", "align"),
+    "capturing": ("Capture", "Plan", "TwinscopeWarning", "capture"),
+    "comparing": ("compare",),
     "errors": ("TwinscopeError",),
-    "match": ("match",),
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
     "store": ("Trace",),
     "weights": ("copy_weights",),
 }
+#: No public name is a module's name: importing the module would shadow it.
 _HOME = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])

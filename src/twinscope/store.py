@@ -1021,6 +1021,8 @@ def _seek(root: Path, value: int, place: _Place) -> Any:
         if place.offset + place.nbytes > size:
             raise _damaged(root, value, place, f"needs {place.offset + place.nbytes} bytes, and the file has {size}")
         if place.file.endswith(".npy"):
+            if place.offset + place.nbytes < size:
+                raise _damaged(root, value, place, "has more bytes behind it than were written")
             expected = _npy_header(place.dtype, place.shape)
             found = np.empty(len(expected), np.uint8)
             if place.offset == len(expected):

@@ -9,7 +9,7 @@ Adapters map to a neutral vocabulary (`KINDS`, roles, numpy dtype names), never 
 
 Who does what while a model is watched:
 
-    framework --hooks, modes, patches--> Adapter.observe --enter/leave--> Sink (twinscope.capture.Recorder)
+    framework --hooks, modes, patches--> Adapter.observe --enter/leave--> Sink (twinscope.capturing.Recorder)
                                          Adapter.watch_gradient <-- the sink asks for gradients of tensors it saw
 
 The adapter says *that* a module or op is called, with the arguments as the user passed them. The sink decides what of

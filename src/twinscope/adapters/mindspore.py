@@ -214,7 +214,7 @@ _SKIPPED = frozenset(
 #: ... and of primitives.
 _SKIPPED_PRIMITIVES = frozenset(
     """Shape TensorShape DynamicShape Rank Size DType IsInstance IsSubClass TupleToArray ScalarToTensor ScalarToArray
-    ScalarCast HookBackward CellBackwardHook Print Assert TensorDump WhileLoop ForiLoop Scan Depend Load UpdateState
+    ScalarCast Generator HookBackward CellBackwardHook Print Assert TensorDump WhileLoop ForiLoop Scan Depend Load UpdateState
     CompileOp ProxyOp MakeTuple MakeList TupleGetItem ListGetItem TensorSummary ScalarSummary HistogramSummary ImageSummary InsertGradientOf
     Morph""".split()
 )

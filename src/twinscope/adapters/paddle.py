@@ -190,8 +190,8 @@ _NEUTRAL = {
 #: Public functions and methods whose calls are bookkeeping, not mathematics: what they call is not told either.
 _MUTED = frozenset(
     """value item tolist numpy dim ndimension rank shape numel is_tensor is_empty is_complex is_floating_point
-    is_integer is_grad_enabled allclose equal_all requires_grad_ get_device set_printoptions save load async_save seed manual_seed
-    clear_grad gradient register_hook check_shape broadcast_shape broadcast_shapes iinfo finfo in_dynamic_mode
+    is_integer is_grad_enabled allclose equal_all requires_grad_ get_device set_printoptions save load async_save seed
+    manual_seed clear_grad gradient register_hook check_shape broadcast_shape broadcast_shapes iinfo finfo in_dynamic_mode
     create_parameter create_tensor to_dlpack from_dlpack get_default_dtype set_default_dtype get_rng_state set_rng_state
     get_cuda_rng_state set_cuda_rng_state __len__ __bool__ __nonzero__ __int__ __long__ __float__ __index__
     __complex__ __str__ __repr__ __format__ __array__ __deepcopy__ __reduce_ex__ __hash__ __dlpack__ _md5sum""".split()  # noqa: SIM905 - legible
@@ -484,7 +484,7 @@ def _walk(module: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[
 
 def _attributes(module: Any, kind: str) -> dict[str, Any]:
     """The configuration of one of Paddle's layers, in torch's names and conventions."""
-    raw = dict(vars(module))
+    raw: dict[str, Any] = dict(vars(module))
     raw.update(raw.get("_config") or {})  # TransformerEncoderLayer keeps its arguments there
     found: dict[str, Any] = {_NEUTRAL.get(name, name): value for name, value in raw.items()}
     for name in ("name", "could_use_cudnn", "state_components", "full_name", "weight_attr", "bias_attr"):

@@ -10,8 +10,8 @@ import numpy as np
 
 from .adapters._registry import adapter_for
 from .adapters.base import Adapter
-from .capture import Capture, Plan
-from .compare import compare
+from .capturing import Capture, Plan
+from .comparing import compare
 from .errors import OptionError
 from .result import Result
 from .store import Trace
