@@ -72,6 +72,8 @@ class Plan:
     steps: range | tuple[int, ...] | None = None
     #: and of those, every n-th
     every: int = 1
+    #: record the weights at the beginning of the "first" step, of "every" step, or "never"
+    weights: str = "first"
     #: note the user's source line of each call
     sources: bool = True
     #: "safetensors" (packed shards) or "npy" (a file a tensor)
@@ -104,6 +106,8 @@ class Plan:
             value = options.get(name, 1)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name}={value!r} is not a whole number of at least 1", hint=f"write {name}=1 or more")
+        if options.get("weights", "first") not in ("first", "every", "never"):
+            raise OptionError(f"weights={options['weights']!r} is not known", hint="use one of 'first', 'every', 'never'")
         if options.get("format", "safetensors") not in ("safetensors", "npy"):
             raise OptionError(f"format={options['format']!r} is not known", hint="use one of 'safetensors', 'npy'")
         return cls(**options)
@@ -347,6 +351,7 @@ class Recorder:
         self._next_value = 0
         self._next_index = 0
         self._root_calls = 0
+        self._weights_recorded = False
         self._root_output_has_grad = False
         self._step_open = False
         self._active = False
@@ -354,7 +359,6 @@ class Recorder:
         self._budget: float = float("inf") if plan.keep == "tensors" else 0 if plan.keep == "stats" else int(plan.keep)
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
-        self._keep_parameters_fresh = plan.keep == "tensors"
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -591,7 +595,12 @@ class Recorder:
         return value
 
     def _measure(self, value: _Value, tensor: Any) -> None:
-        value.handle = self.adapter.measure(tensor)
+        base = self.adapter.base(tensor)
+        same = self._values.get(id(base)) if base is not None else None
+        if same is not None and same.ref() is base and same.version == value.version:
+            value.handle, value.stats = same.handle, same.stats  # the same elements in another arrangement
+        if value.handle is None and value.stats is None:
+            value.handle = self.adapter.measure(tensor)
         if self._budget > 0:
             array = self.adapter.to_numpy(tensor)
             if array.nbytes <= self._budget:
@@ -666,7 +675,9 @@ class Recorder:
             for param in info.params:
                 if param.name in held:
                     self._params[id(held[param.name])] = (info.path, param.name)
-        self._record_state(Phase.WEIGHT)
+        if self.plan.weights == "every" or (self.plan.weights == "first" and not self._weights_recorded):
+            self._record_state(Phase.WEIGHT)
+            self._weights_recorded = True
         if self._grad and self.plan.wants_phase(Phase.GRADIENT):
             self._watch_parameters()
 
@@ -751,7 +762,7 @@ class Recorder:
         """Read back what was measured, and hand the records over."""
         with self._lock:
             pending, self._pending = self._pending, []
-            waiting = {v.id: v for _, _, slots in pending for _, v in slots if v.stats is None and v.handle is not None}
+            waiting = {id(v): v for _, _, slots in pending for _, v in slots if v.stats is None and v.handle is not None}
             measured = list(waiting.values())
             for value, stats in zip(measured, self.adapter.collect([v.handle for v in measured]), strict=True):
                 value.stats = stats

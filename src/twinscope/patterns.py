@@ -51,3 +51,57 @@ def did_you_mean(name: str, legal: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"
     return "known are " + ", ".join(repr(n) for n in options[:20])
+
+
+@lru_cache(maxsize=4096)
+def _capturing(pattern: str) -> re.Pattern[str]:
+    parts: list[str] = []
+    seen: set[str] = set()
+    count = 0
+    for token in re.split(r"(\{\w+\}|\*\*|\*)", pattern):
+        if token in ("*", "**"):
+            parts.append(f"(?P<_{count}>{'.*' if token == '**' else '[^.]*'})")
+            count += 1
+        elif re.fullmatch(r"\{\w+\}", token):
+            name = "c_" + token[1:-1]
+            parts.append(f"(?P={name})" if name in seen else f"(?P<{name}>[^.]+?)")
+            seen.add(name)
+        else:
+            parts.append(re.escape(token))
+    return re.compile("".join(parts))
+
+
+def capture(pattern: str, path: str) -> dict[str, str] | None:
+    """What the placeholders of `pattern` stand for in `path`; None when it does not fit as a whole.
+
+    ``{name}`` stands for one segment or a part of one, the same wherever it is repeated; ``*`` for any one segment and
+    ``**`` for any number of them, known by their order.
+
+    >>> capture("encoder.layers.{i}.attn", "encoder.layers.3.attn")
+    {'c_i': '3'}
+    >>> capture("encoder.*.attn", "encoder.layers.3.attn") is None
+    True
+    """
+    found = _capturing(pattern).fullmatch(path)
+    return None if found is None else found.groupdict()
+
+
+def fill(pattern: str, captured: dict[str, str]) -> str:
+    """`pattern` with its placeholders replaced by what `capture` found.
+
+    >>> fill("blocks.{i}.attention", capture("encoder.layers.{i}.attn", "encoder.layers.3.attn"))
+    'blocks.3.attention'
+
+    A placeholder that was not captured is a KeyError.
+    """
+    count = 0
+    parts: list[str] = []
+    for token in re.split(r"(\{\w+\}|\*\*|\*)", pattern):
+        if token in ("*", "**"):
+            parts.append(captured[f"_{count}"])
+            count += 1
+        elif re.fullmatch(r"\{\w+\}", token):
+            parts.append(captured["c_" + token[1:-1]])
+        else:
+            parts.append(token)
+    return "".join(parts)

@@ -22,12 +22,11 @@ with warnings.catch_warnings():
     from paddle.linalg import matmul  # a C function, imported by name on purpose
     from paddle.nn.functional import relu
 
-from zoo import NAMES, zoo
-
 from twinscope.adapters.base import KINDS
 from twinscope.adapters.paddle import _KINDS, PaddleAdapter
 from twinscope.errors import WeightError
 from twinscope.records import Level
+from zoo import NAMES, zoo
 
 pytestmark = pytest.mark.paddle
 
@@ -380,7 +379,7 @@ def test_calls_are_seen_however_imported(adapter: PaddleAdapter, place: str) -> 
         ("paddle.concat", lambda x: paddle.concat([x, x])),
         ("paddle.einsum", lambda x: paddle.einsum("ij,jk->ik", x, x)),
         ("paddle.fft.fft", lambda x: paddle.fft.fft(x)),
-        ("paddle.linalg.inv", lambda x: paddle.linalg.inv(x + 0.5)),
+        ("paddle.inverse", lambda x: paddle.linalg.inv(x + 0.5)),
         ("paddle.zeros", lambda x: paddle.zeros([2])),
         ("paddle.nn.functional.layer_norm", lambda x: F.layer_norm(x, [2])),
         ("paddle.nn.functional.interpolate", lambda x: F.interpolate(x.unsqueeze([0, 1]), scale_factor=2)),
@@ -392,9 +391,7 @@ def test_ops_are_told_and_unchanged(adapter: PaddleAdapter, expected: str, work:
     x = paddle.to_tensor([[1.0, 2.0], [3.0, 5.0]])
     results: list[Any] = []
     events = told(adapter, lambda: results.append(work(x)))
-    assert events.names()[-1] == expected or expected in {
-        n.replace("paddle.inverse", "paddle.linalg.inv") for n in events.names()
-    }
+    assert expected in events.names()
     if plain is not None:
         assert type(results[0]) is type(plain)
         np.testing.assert_array_equal(results[0].numpy(), plain.numpy())
@@ -408,8 +405,9 @@ def test_ops_are_told_and_unchanged(adapter: PaddleAdapter, expected: str, work:
         lambda x: x.ndim,
         lambda x: paddle.shape(x),
         lambda x: x.numpy(),
-        lambda x: x[...] if False else x.tolist(),
-        lambda x: x.sum if False else x.item if False else float(x.max if False else 1.0),
+        lambda x: x.tolist(),
+        lambda x: x.item(0),
+        lambda x: x.sum,
         lambda x: len(x),
         lambda x: str(x),
         lambda x: paddle.is_tensor(x),
@@ -420,7 +418,6 @@ def test_ops_are_told_and_unchanged(adapter: PaddleAdapter, expected: str, work:
         lambda x: copy.deepcopy(x),
         lambda x: nn.Linear(2, 2),
         lambda x: x.numel(),
-        lambda x: bool((paddle is not None)),
     ],
 )
 def test_bookkeeping_is_not_told(adapter: PaddleAdapter, work: Any) -> None:
@@ -526,7 +523,9 @@ def step(adapter: PaddleAdapter, name: str, level: Level | None) -> dict[str, An
             result["grad"] = [None if g is None else adapter.to_numpy(g).tobytes() for g in grads]
             if optimizer is not None:
                 optimizer.step()
-    result["state"] = [adapter.to_numpy(t).tobytes() for _, m in adapter.modules(model) for t in adapter.state(m).values()]
+    result["state"] = [
+        adapter.to_numpy(t).tobytes() for _, m in adapter.modules(model) for t in adapter.state(m).values()
+    ]
     result["random"] = adapter.random_state()
     if level and name != "no_parameters":
         assert sink.names("module") and not sink.open

@@ -1,8 +1,8 @@
 """MindSpore (2.10 and later), PyNative mode.
 
 How calls are seen. MindSpore has no dispatch mode, Tensor operators are C++ methods, and ``from mindspore.ops import
-relu`` copies a reference that patching a namespace would miss. So nothing is replaced in any namespace: while a model is
-watched, the public Python functions (of mindspore.ops, mint, numpy, Tensor, every Primitive's ``__call__``, and
+relu`` copies a reference that patching a namespace would miss. So nothing is replaced in any namespace: while a model
+is watched, the public Python functions (of mindspore.ops, mint, numpy, Tensor, every Primitive's ``__call__``, and
 ``Cell.__call__``) are given another ``__code__``, one that calls `_Op.call`, and get their own back afterwards. However
 a function was imported, in whatever dict or partial it is kept, it is the same object and is seen. Name, file and first
 line of the code stay those of the original, because the graph compiler (``@jit``, most optimizers) reads the source of
@@ -26,6 +26,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -163,7 +164,6 @@ _ATTRIBUTES = {
 _ATTRIBUTES_OF: dict[str, dict[str, str]] = {
     "linear": {"in_channels": "in_features", "out_channels": "out_features"},
     "leaky_relu": {"alpha": "negative_slope"},
-    "multihead_attention": {"_qkv_same_embed_dim": ""},
 }
 
 #: Operators under the name of the method that they are.
@@ -208,15 +208,15 @@ _SKIPPED = frozenset(
     register_hook remove_hook flush_from_cache from_numpy convert_bytes_to_tensor check_device_contiguous wait_pipeline
     move_to pin_memory is_pinned requires_grad_ retain_grad persistent_data is_init offload is_persistent_data
     getitem_index_info setitem_index_info const_arg cast_dtype dtype shape rank isinstance_ is_tensor tuple_to_array
-    shape_ dyn_shape scalar_to_tensor print_ assert_ numel_ type untyped_storage hypot_ allclose equal_ set_device_address
-    hook_backward tensor_dump scalar_cast list_to_tuple get_dtype promote_types result_type can_cast""".split()
+    dyn_shape scalar_to_tensor print_ assert_ type untyped_storage allclose set_device_address hook_backward tensor_dump
+    scalar_cast list_to_tuple get_dtype promote_types result_type can_cast""".split()
 )
 #: ... and of primitives.
 _SKIPPED_PRIMITIVES = frozenset(
     """Shape TensorShape DynamicShape Rank Size DType IsInstance IsSubClass TupleToArray ScalarToTensor ScalarToArray
-    ScalarCast Generator HookBackward CellBackwardHook Print Assert TensorDump WhileLoop ForiLoop Scan Depend Load UpdateState
-    CompileOp ProxyOp MakeTuple MakeList TupleGetItem ListGetItem TensorSummary ScalarSummary HistogramSummary ImageSummary InsertGradientOf
-    Morph""".split()
+    ScalarCast Generator HookBackward CellBackwardHook Print Assert TensorDump WhileLoop ForiLoop Scan Depend Load
+    UpdateState CompileOp ProxyOp MakeTuple MakeList TupleGetItem ListGetItem TensorSummary ScalarSummary
+    HistogramSummary ImageSummary InsertGradientOf Morph typeof""".split()
 )
 #: Functions that take functions: what these do is the user's, and told.
 _HIGHER_ORDER = frozenset(
@@ -326,7 +326,7 @@ class MindSporeAdapter(Adapter):
         return {name: tensor for name, tensor, _ in _held(module)}
 
     def meta(self, tensor: Any) -> TensorMeta:
-        return TensorMeta(tuple(tensor.shape), _dtype_name(tensor.dtype), _device(tensor))
+        return TensorMeta(tuple(tensor.shape), _dtype_name(tensor.dtype), _device())
 
     def requires_grad(self, tensor: Any) -> bool:
         """For what a graph computed, MindSpore knows. An input of the function given to value_and_grad says True even
@@ -452,8 +452,10 @@ def _dtype_name(dtype: Any) -> str:
         return _dtype_names.setdefault(dtype, _DTYPE_NAMES.get(own, own.lower()))
 
 
-def _device(tensor: Any) -> str:
-    return str(tensor.device).lower()
+@cache
+def _device() -> str:
+    """One device for the whole process. Not Tensor.device, which waits for the tensor to be computed."""
+    return str(ms.get_context("device_target")).lower()
 
 
 def _trainable(tensor: Any) -> bool:
@@ -518,10 +520,12 @@ def _held(cell: Any) -> Iterator[tuple[str, Any, bool]]:
 
 #: What every cell has, and a layer's configuration does not include.
 _CELL_ATTRIBUTES = frozenset(
-    """requires_grad is_top_cell arguments_key grad_ops_label has_bprop mixed_precision_type cell_type cls_name parallel_mode
-    support_non_tensor_inputs format data_format return_indices use_pad is_valid is_same is_pad shp_flat use_one_hot
-    beta_init gamma_init moving_mean_init moving_var_init begin_norm_axis begin_params_axis is_lstm activation_flag
-    weight_init bias_init k_is_v q_is_k padding_top padding_bottom padding_left padding_right""".split()
+    """requires_grad is_top_cell arguments_key grad_ops_label has_bprop mixed_precision_type cell_type cls_name
+    parallel_mode support_non_tensor_inputs format data_format return_indices use_pad is_valid is_same is_pad
+    shp_flat use_one_hot beta_init gamma_init moving_mean_init moving_var_init begin_norm_axis begin_params_axis
+    is_lstm activation_flag weight_init bias_init k_is_v q_is_k padding_top padding_bottom padding_left
+    padding_right use_batch_statistics ascend_910b_target is_expand activation transposed q_proj_weight
+    k_proj_weight v_proj_weight bias_k bias_v head_dim""".split()
 )
 
 
@@ -531,7 +535,7 @@ def _attributes(cell: Any, kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in plain_attributes(vars(cell)).items():
         if name not in _CELL_ATTRIBUTES:
-            found[special.get(name) or _ATTRIBUTES.get(name, name)] = value
+            found[special.get(name, _ATTRIBUTES.get(name, name))] = value
     params = {name.rsplit(".", 1)[-1]: tensor for name, tensor, _ in _held(cell)}
     if kind.startswith(("batch_norm", "sync_batch_norm", "instance_norm")):
         inner = cell._cells.get("bn2d", cell)
@@ -559,7 +563,8 @@ def _attributes(cell: Any, kind: str) -> dict[str, Any]:
         axis = getattr(getattr(cell, kind, None), "axis", found.pop("axis", None))
         if isinstance(axis, (tuple, list)) and len(axis) == 1:
             axis = axis[0]
-        found["dim"] = axis
+        if axis is not None:
+            found["dim"] = axis
     elif kind in ("elu", "celu"):
         found.setdefault("alpha", getattr(getattr(cell, kind, None), "alpha", 1.0))
     elif "pool" in kind and "adaptive" not in kind:
@@ -568,9 +573,8 @@ def _attributes(cell: Any, kind: str) -> dict[str, Any]:
             found.setdefault("padding", 0)
         elif mode == "same":
             found["padding"] = "same"
-    if kind == "linear":
+    if kind == "linear" or kind.startswith("conv"):
         found["bias"] = "bias" in params
-    found.pop("", None)
     return found
 
 
@@ -827,9 +831,9 @@ class _PrimitiveCall(_Call):
             finally:
                 positions = _MUTATED_ARGUMENTS.get(type(primitive).__name__)
                 for i, value in enumerate(args[1:]):
-                    if i in positions if positions is not None else i == 0 or isinstance(value, Parameter):
-                        if isinstance(value, Tensor):
-                            _CHANGES.bump(value)
+                    changed = i in positions if positions is not None else i == 0 or isinstance(value, Parameter)
+                    if changed and isinstance(value, Tensor):
+                        _CHANGES.bump(value)
         if watch.inside:
             return self.original(*args, **kwargs)
         return self._tell(watch, primitive, args, kwargs)
@@ -837,7 +841,8 @@ class _PrimitiveCall(_Call):
     def _tell(self, watch: _Watch, primitive: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if watch.inside:
             return self.original(*args, **kwargs)
-        name = _primitive_name(type(primitive))
+        cls = type(primitive)
+        name = _primitive_name(cls, primitive.name if cls is ops.Primitive else cls.__name__)
         if name is None:
             return self.original(*args, **kwargs)
         return watch.op(name, self.original, 1, args, kwargs)
@@ -938,14 +943,14 @@ def _is_optimizer(cls: type) -> bool:
         return _optimizers.setdefault(cls, answer)
 
 
-_primitive_names: dict[type, str | None] = {}
+_primitive_names: dict[tuple[type, str], str | None] = {}
 
 
-def _primitive_name(cls: type) -> str | None:
+def _primitive_name(cls: type, own: str) -> str | None:
+    """The public name of a primitive; None when it is bookkeeping."""
     try:
-        return _primitive_names[cls]
+        return _primitive_names[cls, own]
     except KeyError:
-        own = cls.__name__
         name: str | None
         if own in _SKIPPED_PRIMITIVES or own.startswith("_"):
             name = None
@@ -953,7 +958,7 @@ def _primitive_name(cls: type) -> str | None:
             name = f"mindspore.ops.{own}"
         else:
             name = f"{cls.__module__}.{cls.__qualname__}"
-        return _primitive_names.setdefault(cls, name)
+        return _primitive_names.setdefault((cls, own), name)
 
 
 def _template(*args: Any, **kwargs: Any) -> Any:
@@ -963,15 +968,14 @@ def _template(*args: Any, **kwargs: Any) -> Any:
 def _code_for(function: types.FunctionType, call: _Call) -> types.CodeType:
     """A code object that passes everything to `call`, and looks from outside like the function's own."""
     own, template = function.__code__, _template.__code__
-    names = {"co_qualname": own.co_qualname} if sys.version_info >= (3, 11) else {}
-    return template.replace(
+    code = template.replace(
         co_consts=tuple(call if value == "call" else value for value in template.co_consts),
         co_name=own.co_name,
         co_filename=own.co_filename,
         co_firstlineno=own.co_firstlineno,
         co_freevars=own.co_freevars,  # unused, but a function's closure must fit its code
-        **names,
     )
+    return code.replace(co_qualname=own.co_qualname) if sys.version_info >= (3, 11) else code
 
 
 def _copy(function: types.FunctionType) -> types.FunctionType:
@@ -1000,7 +1004,7 @@ class _Patches:
         self._lock = threading.Lock()
         self._always: list[_Swap] = []
         self._ops: dict[types.FunctionType, _Swap] = {}
-        self._methods: dict[str, types.FunctionType] = {}
+        self._methods: dict[str, Callable[..., Any]] = {}
         self._open = {Level.MODULE: 0, Level.OP: 0}
         self._swapped: list[_Swap] = []
         self._shadowed: list[str] = []
@@ -1042,7 +1046,7 @@ class _Patches:
         """Prepare for functions not met before: all at first, later what was imported or defined since."""
         for function, name in _public_functions():
             if function not in self._ops:
-                self._ops[function] = _Swap(function, lambda original, name=name: _Op(original, name))
+                self._ops[function] = _Swap(function, partial(_Op, name=name))
         for function in _primitive_calls():
             if function not in self._ops:
                 self._ops[function] = _Swap(function, _PrimitiveCall)
@@ -1066,14 +1070,14 @@ def _module_swaps() -> Iterator[_Swap]:
             if isinstance(function, types.FunctionType):
                 # loading values is not part of the network: counted, not told
                 told = "" if name in ("assign_value", "set_data") else f"{prefix}.{name}"
-                yield _Swap(function, lambda original, told=told: _MutatingOp(original, told))
+                yield _Swap(function, partial(_MutatingOp, name=told))
     for primitive in (ops.BatchNorm, ops.Assign, ops.AssignAdd, ops.AssignSub):
         function = vars(primitive).get("__call__")
         if isinstance(function, types.FunctionType):
             yield _Swap(function, _PrimitiveCall)
 
 
-def _native_methods() -> Iterator[tuple[str, types.FunctionType]]:
+def _native_methods() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Stand-ins for the C++ methods of Tensor, by name."""
     for name, native in vars(TensorPy).items():
         if name in vars(Tensor) or type(native) is not types.MethodDescriptorType or not _told_method(name):
@@ -1082,7 +1086,7 @@ def _native_methods() -> Iterator[tuple[str, types.FunctionType]]:
         yield name, _stand_in(kind(native, f"mindspore.Tensor.{_OPERATORS.get(name, name)}"), native)
 
 
-def _stand_in(op: _Op, native: Any) -> types.FunctionType:
+def _stand_in(op: _Op, native: Any) -> Callable[..., Any]:
     call = op.call
 
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -1100,14 +1104,19 @@ def _public_functions() -> Iterator[tuple[types.FunctionType, str]]:
     """Every public function with its public name."""
     always = {swap.function for swap in _PATCHES._always}
     seen: set[Any] = set()
+    stand_ins = set(_PATCHES._methods.values())
     for name, method in vars(Tensor).items():
-        if isinstance(method, types.FunctionType) and _told_method(name) and method not in always:
-            if method not in _PATCHES._methods.values():
-                yield method, f"mindspore.Tensor.{_OPERATORS.get(name, name)}"
+        if not isinstance(method, types.FunctionType) or not _told_method(name) or method in always:
+            continue
+        if method not in stand_ins:
+            yield method, f"mindspore.Tensor.{_OPERATORS.get(name, name)}"
     inner = sorted(name for name in sys.modules if name.startswith("mindspore.ops.function."))
-    for space in (*_NAMESPACES, *inner):
-        module = sys.modules.get(space)
-        for name, function in list(vars(module).items()) if module is not None else ():
+    modules = [(space, sys.modules[space]) for space in (*_NAMESPACES, *inner) if space in sys.modules]
+    # what a namespace declares comes before what merely is in it
+    declared = [(space, name, vars(m).get(name)) for space, m in modules for name in getattr(m, "__all__", ())]
+    present = [(space, name, function) for space, m in modules for name, function in list(vars(m).items())]
+    for places in (declared, present):
+        for space, name, function in places:
             if (
                 isinstance(function, types.FunctionType)
                 and function not in seen

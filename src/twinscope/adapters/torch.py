@@ -206,6 +206,14 @@ class TorchAdapter(Adapter):
             # inference-mode tensors have no version counter, and nothing may change them while it lasts
             return 0 if tensor.is_inference() else int(tensor._version)
 
+    def base(self, tensor: Any) -> Any | None:
+        with _CALL():
+            base = tensor._base
+            if base is None or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
+                return None
+            # as_strided may overlap: as many elements, but not the same ones
+            return base if tensor.is_contiguous() or _is_dense(tensor) else None
+
     def to_numpy(self, tensor: Any) -> Array:
         with _CALL():
             t = tensor.detach()
@@ -358,6 +366,16 @@ class TorchAdapter(Adapter):
 
 def _is_torch(cls: type) -> bool:
     return cls.__module__.split(".", 1)[0] == "torch"
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether every place of the memory between a tensor's first and last element is used exactly once."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent != 1 and stride != expected:
+            return False
+        expected *= extent
+    return True
 
 
 class _Ops(TorchFunctionMode):
