@@ -589,6 +589,11 @@ class Recorder:
             self._measure(value, tensor)
         return value
 
+    def _remeasured(self, tensor: Any) -> _Value:
+        value = self._fresh(tensor, self.adapter.version(tensor))
+        self._measure(value, tensor)
+        return value
+
     def _fresh(self, tensor: Any, version: int) -> _Value:
         value = _Value(weakref.ref(tensor), version, self._next_value, self.adapter.meta(tensor))
         self._next_value += 1
@@ -690,8 +695,12 @@ class Recorder:
             held = self.adapter.state(module)
             slots = []
             for param in info.params:
+                if _inner_alias(info, param.tied_to):
+                    continue
                 if param.name in held and (phase is Phase.WEIGHT or param.buffer):
-                    slots.append((param.name, self._value(held[param.name])))
+                    # kernels move running statistics without telling the tensor's version counter
+                    fresh = phase is Phase.BUFFER
+                    slots.append((param.name, self._remeasured(held[param.name]) if fresh else self._value(held[param.name])))
             if slots:
                 self._emit_state(info, phase, slots)
 
@@ -838,6 +847,11 @@ class Recorder:
             self._give_up(error)
         finally:
             self._forget()
+
+
+def _inner_alias(info: ModuleInfo, tied_to: str | None) -> bool:
+    """Whether a parameter is but a framework layer's own second name for one of an enclosing layer's."""
+    return info.builtin and tied_to is not None and info.path.startswith(tied_to.rpartition(".")[0] + ".")
 
 
 class Capture:

@@ -21,9 +21,10 @@ from .errors import MatchError, OptionError
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
 from .match import Matching, Pair, match
 from .metrics import Metrics, compare_arrays
-from .records import OUTSIDE, Kind, Overall, Phase, Record, Slot, Source, Stats, Verdict
+from .records import OUTSIDE, Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
+from .weights.layout import to_neutral
 
 #: Ops that hand a gradient on as it is: never to blame for a difference in it.
 _PASS_GRADIENT = frozenset(
@@ -147,7 +148,10 @@ class _Comparison:
         self.judge = judge
         self.phases = phases
         self.flow = _Flow.of(reference)
-        self._done: dict[tuple[int, int], tuple[Metrics, str, bool]] = {}
+        self._params = tuple(
+            {(info.path, p.name): p for info in trace.manifest.modules for p in info.params}
+            for trace in (reference, candidate)
+        )
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
@@ -165,6 +169,9 @@ class _Comparison:
         context = self._context(pair, a, b)
         left, right = self.reference.tensor(a), self.candidate.tensor(b)
         if left is not None and right is not None:
+            if pair.reference.kind is Kind.STATE:
+                left = _neutral(self._params[0], pair.reference, a, left)
+                right = _neutral(self._params[1], pair.candidate, b, right)
             return self._diff_tensors(a, b, left, right, context)
         if a.stats is not None and b.stats is not None:
             return _diff_stats(a, b, self.judge, context)
@@ -469,6 +476,11 @@ class _Comparison:
 
 
 # -- one pair of tensors ---------------------------------------------------------------------------------------------
+
+
+def _neutral(params: Mapping[tuple[str, str], ParamInfo], record: Record, slot: Slot, array: Array) -> Array:
+    param = params.get((record.path, slot.name))
+    return array if param is None else to_neutral(param, array)
 
 
 def _arrange(left: Array, right: Array) -> tuple[Array, str] | None:

@@ -169,6 +169,7 @@ _FAMILIES = {
     name: family
     for family, names in {
         "layout": "reshape transpose identity cast expand dropout getitem",
+        "recurrent": "lstm gru rnn",
         "contraction": "linear matmul einsum conv",
         "activation": "relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus softsign hardtanh "
         "hardswish hardsigmoid log_sigmoid prelu clamp maximum softmax log_softmax",
@@ -1183,8 +1184,12 @@ def _steps(first: Sequence[int], second: Sequence[int]) -> dict[int, int]:
 def _call_score(x: _Call, y: _Call, modules: _Modules) -> float:
     agree = _agree(x.output, y.output)
     sizes = x.output is not None and y.output is not None and _sizes_agree(x.output, y.output)
-    if x.name == y.name:
-        score = 2.0 if x.name == "module" else 3.0
+    if x.name == y.name == "module":  # nothing is known of what they do
+        if not sizes or x.record.path == "" or y.record.path == "":
+            return -1.0
+        score = 1.0
+    elif x.name == y.name:
+        score = 3.0
     elif x.family is not None and x.family == y.family and sizes:
         score = 0.6 if x.family == "layout" else 1.2
     elif agree and sizes:

@@ -209,6 +209,13 @@ class ParamInfo:
     trainable: bool
     buffer: bool
     tied_to: str | None = None  # full path of the first place where the same tensor appeared
+    #: Which of its own axes stand where in the neutral layout, which is PyTorch's (a Linear's weight is [out, in]); an
+    #: axis that is not listed has extent 1 there and is dropped. None where the two layouts are one.
+    axes: tuple[int, ...] | None = None
+
+    def neutral_shape(self) -> tuple[int, ...]:
+        """The shape in the neutral layout."""
+        return self.meta.shape if self.axes is None else tuple(self.meta.shape[a] for a in self.axes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ cannot name (see `_DTYPES`) is described there as integers of the same width, co
 true dtype is in `data`.
 
 The checksum is the CRC-32 of the sums of each 4096 bytes, read as 64-bit integers, followed by the bytes that are left.
-The sums cost a tenth of what the CRC of all bytes does, and find flipped bits and lost or misplaced pages just as well;
-like any CRC they do not withstand an adversary.
+The sums cost a quarter of what the CRC of all bytes does. They find single flipped bits and lost, zeroed or misplaced
+pages; they miss words swapped within one row, and two flips in one row that cancel out, which disks do not do. They do
+not withstand an adversary.
 
 Nothing is synchronised to the disk: what was flushed survives the death of the process, not of the machine (where the
 checksums tell). A directory that is read is not trusted: names are checked, no link is followed, only regular files are
@@ -933,6 +934,7 @@ def _encode_manifest(manifest: Manifest, format: str, files: Mapping[str, tuple[
                     "trainable": param.trainable,
                     "buffer": param.buffer,
                     "tied_to": param.tied_to,
+                    "axes": None if param.axes is None else list(param.axes),
                 }
                 for param in module.params
             ],
@@ -1269,6 +1271,16 @@ def _optional(value: Any, what: str) -> str | None:
     return None if value is None else str(_expect(value, str, what))
 
 
+def _decode_axes(raw: Any, meta: TensorMeta) -> tuple[int, ...] | None:
+    if raw is None:
+        return None
+    axes = _decode_shape(raw)
+    rest = set(range(len(meta.shape))) - set(axes)
+    if len(set(axes)) != len(axes) or max(axes, default=-1) >= len(meta.shape) or any(meta.shape[a] != 1 for a in rest):
+        raise _Bad(f"axes {list(axes)} do not fit a tensor of shape {list(meta.shape)}")
+    return axes
+
+
 def _decode_module(raw: Any) -> ModuleInfo:
     params = []
     for item in _expect(_expect(raw, dict, "a module")["params"], list, "params"):
@@ -1285,6 +1297,7 @@ def _decode_module(raw: Any) -> ModuleInfo:
                 _expect(item["trainable"], bool, "trainable"),
                 _expect(item["buffer"], bool, "buffer"),
                 _optional(item["tied_to"], "tied_to"),
+                _decode_axes(item.get("axes"), meta),
             )
         )
     return ModuleInfo(

@@ -233,9 +233,13 @@ class TraceFactory:
     def backward(self) -> None:
         """Backward records of everything called in this step, last first, and gradients of parameters."""
         for r in [r for r in reversed(self.records) if r.step == self.step_number and r.phase is Phase.FORWARD]:
-            self._values += 1
             slots = tuple(
-                Slot(s.name, s.meta, self._values, None if s.stats is None else _stats(f"grad {s.stats.fingerprint}"))
+                Slot(
+                    s.name,
+                    s.meta,
+                    self.tensor(()).value,
+                    None if s.stats is None else _stats(f"grad {s.stats.fingerprint}"),
+                )
                 for s in r.slots
             )
             index = len(self.records)

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
+from ..records import Level, ModuleInfo, Stats, TensorMeta
 
 Array = npt.NDArray[Any]
 
@@ -86,7 +86,8 @@ class Adapter:
     def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
         """Every module once, root first (path ""), in definition order, with the object itself.
 
-        Parameters and buffers are listed with the module that directly holds them. A parameter met before has
+        Parameters and buffers are listed with the module that directly holds them, and with their `axes` where this
+        framework lays them out in another way than PyTorch. A parameter met before has
         `tied_to`; a module met before is listed in its first entry's `aliases` only.
         """
         raise NotImplementedError
@@ -125,14 +126,6 @@ class Adapter:
     def assign(self, tensor: Any, array: Array) -> None:
         """Overwrite a parameter or buffer in place; shapes must agree. Autograd is not told."""
         raise NotImplementedError
-
-    def to_neutral(self, module: ModuleInfo, param: ParamInfo, array: Array) -> Array:
-        """A parameter's values in the neutral layout, which is PyTorch's: Linear weights are [out, in]."""
-        return array
-
-    def from_neutral(self, module: ModuleInfo, param: ParamInfo, array: Array) -> Array:
-        """The inverse of `to_neutral`: what this framework's parameter must be assigned."""
-        return array
 
     def gradient(self, parameter: Any) -> Any | None:
         """The gradient stored on `parameter`, None where there is none or the framework stores none."""

@@ -40,6 +40,7 @@ try:
     import mindspore as ms
     from mindspore import Parameter, Tensor, nn, ops
     from mindspore._c_expression import TensorPy
+    from mindspore.graph.api import _pynative_executor
 except RuntimeError as error:  # numpy 2: the wheel does not declare that it cannot
     raise FrameworkError(f"mindspore cannot be loaded: {error}", hint="pip install 'numpy<2'") from error
 
@@ -405,14 +406,18 @@ class MindSporeAdapter(Adapter):
             return value
 
         weights = [p for p in model.get_parameters() if p.requires_grad]
-        if weights:
-            ms.value_and_grad(forward, None, weights)()
-        else:
-            inputs = [t for _, t in self.leaves((tuple(args), dict(kwargs))) if t.dtype in _FLOATS]
-            if inputs:
+        inputs = [t for _, t in self.leaves((tuple(args), dict(kwargs))) if t.dtype in _FLOATS]
+        try:
+            if weights:
+                ms.value_and_grad(forward, None, weights)()
+            elif inputs:
                 ms.value_and_grad(forward, tuple(range(len(inputs))))(*inputs)
             else:
                 forward()
+        except BaseException:
+            # MindSpore stays in the middle of building the graph: the second time, even x[0] fails in whatever follows
+            _pynative_executor.clear_res()
+            raise
         return results[0], results[1]
 
     def mean(self, tensor: Any) -> Any:

@@ -298,6 +298,8 @@ class PaddleAdapter(Adapter):
                         trainable=not buffer and not tensor.stop_gradient,
                         buffer=buffer,
                         tied_to=None if place == prefix + name else place,
+                        # [in, out] here; the cells of recurrent layers hold [out, in] as everybody does
+                        axes=(1, 0) if kind == "linear" and role == "weight" else None,
                     )
                 )
             info = ModuleInfo(
@@ -468,9 +470,27 @@ class PaddleAdapter(Adapter):
         paddle.seed(seed)
 
     def random_state(self) -> Any:
-        states = [core.default_cpu_generator().get_state(), *paddle.get_rng_state()]
+        return _RandomState((core.default_cpu_generator().get_state(), *paddle.get_rng_state()))
+
+    def restore(self, random_state: Any) -> None:
+        cpu, *current = random_state.states
+        core.default_cpu_generator().set_state(cpu)
+        paddle.set_rng_state(current)
+
+
+class _RandomState:
+    """The states of all generators: objects to put back, compared by what they print."""
+
+    def __init__(self, states: tuple[Any, ...]) -> None:
+        self.states = states
         # the text holds the engine's whole state, and the address of an object
-        return tuple(" ".join(w for w in str(s).split() if not w.startswith("0x")) for s in states)
+        self._text = tuple(" ".join(w for w in str(s).split() if not w.startswith("0x")) for s in states)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _RandomState) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 #: Elements up to which a copy costs less than sharing memory.

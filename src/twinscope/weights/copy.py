@@ -1,8 +1,8 @@
 """Copy weights where names, kinds and shapes make it plain; refuse, and say all that is wrong, where they do not.
 
 Modules are paired by `match` from the two module trees alone. Every array passes through the neutral layout on its way
-(`Adapter.to_neutral`, `from_neutral`), decided by the layer's kind and the parameter's role, never by its shape: a
-square Linear is transposed between frameworks that disagree, a user's subclass of Linear too.
+(`ParamInfo.axes`), decided by the layer's kind and the parameter's role, never by its shape: a square Linear is
+transposed between frameworks that disagree, a user's subclass of Linear too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..errors import WeightError
 from ..judge import ROUNDOFF
 from ..match import match
 from ..records import Manifest, ModuleInfo, ParamInfo, Record
+from .layout import from_neutral, to_neutral
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,14 @@ def copy_weights(
             x, y = _param(a, name_a), _param(b, name_b)
             reached.add((b.path, name_b))
             given.add((a.path, name_a))
-            array = second.from_neutral(b, y, first.to_neutral(a, x, first.to_numpy(held[name_a])))
-            if array.shape != y.meta.shape:
+            array = to_neutral(x, first.to_numpy(held[name_a]))
+            if array.shape != y.neutral_shape():
                 problems.append(
                     f"{a.param_path(name_a)} {list(x.meta.shape)} does not fit {b.param_path(name_b)} "
                     f"{list(y.meta.shape)}"
                 )
                 continue
+            array = from_neutral(y, array)
             if ROUNDOFF.get(y.meta.dtype, 0.0) > ROUNDOFF.get(x.meta.dtype, 0.0):
                 notes.append(f"{b.param_path(name_b)}: {x.meta.dtype} narrowed to {y.meta.dtype}")
             if array.dtype.kind not in "biu" and bool(np.isnan(array).any()):
