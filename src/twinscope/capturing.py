@@ -185,7 +185,7 @@ def _steps(value: Any) -> range | tuple[int, ...] | None:
 class _Value:
     """The content of one tensor at one version."""
 
-    __slots__ = ("call_slots", "handle", "id", "kept", "meta", "ref", "stats", "stop", "version", "watched")
+    __slots__ = ("call_slots", "handle", "id", "kept", "meta", "param", "ref", "stats", "stop", "version", "watched")
 
     def __init__(self, ref: Any, version: int, id: int, meta: TensorMeta) -> None:
         self.ref = ref
@@ -195,6 +195,7 @@ class _Value:
         self.handle: Any = None
         self.stats: Stats | None = None
         self.kept = False
+        self.param: str | None = None
         self.watched = False
         self.stop: Callable[[], None] | None = None
         self.call_slots: list[tuple[_Call, str]] = []
@@ -340,7 +341,7 @@ class Recorder:
         self._root = model
         self._stack: list[_Call] = []
         self._values: dict[int, _Value] = {}
-        self._params: dict[int, tuple[str, str]] = {}
+        self._params: dict[int, str] = {}
         self._counts: dict[str, int] = {}
         self._open: dict[str, list[_Call]] = {}
         self._pending: list[tuple[_Call | None, dict[str, Any], list[tuple[str, _Value]]]] = []
@@ -596,6 +597,7 @@ class Recorder:
 
     def _fresh(self, tensor: Any, version: int) -> _Value:
         value = _Value(weakref.ref(tensor), version, self._next_value, self.adapter.meta(tensor))
+        value.param = self._params.get(id(tensor))
         self._next_value += 1
         return value
 
@@ -679,7 +681,7 @@ class Recorder:
             held = self.adapter.state(module)
             for param in info.params:
                 if param.name in held:
-                    self._params[id(held[param.name])] = (info.path, param.name)
+                    self._params.setdefault(id(held[param.name]), info.param_path(param.name))
         if self.plan.weights == "every" or (self.plan.weights == "first" and not self._weights_recorded):
             self._record_state(Phase.WEIGHT)
             self._weights_recorded = True
@@ -780,7 +782,7 @@ class Recorder:
                 self.writer.record(self._record(call, common, slots))
 
     def _record(self, call: _Call | None, common: dict[str, Any], slots: list[tuple[str, _Value]]) -> Record:
-        made = tuple(Slot(name, v.meta, v.id, v.stats, v.kept) for name, v in slots)
+        made = tuple([Slot(name, v.meta, v.id, v.stats, v.kept, v.param) for name, v in slots])
         index = self._next_index
         self._next_index += 1
         if call is None:

@@ -33,6 +33,10 @@ _PASS_GRADIENT = frozenset(
 )
 
 
+#: Ops whose output is as noisy as their inputs, however small it comes out.
+_ADDITIVE = frozenset({"add", "sub", "subtract", "radd", "rsub", "iadd", "isub", "neg"})
+
+
 def compare(
     reference: Trace | str | os.PathLike[str],
     candidate: Trace | str | os.PathLike[str],
@@ -42,6 +46,7 @@ def compare(
     mode: str | Mode | None = None,
     mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     phases: Iterable[str | Phase] | None = None,
+    fold: bool = True,
     judge: Judge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -49,7 +54,8 @@ def compare(
 
     Without `atol`, `rtol` and `mode` no tolerance is needed: the error allowed is a multiple of the roundoff that grows
     with depth. With them, exactly those are applied: ``mode="strict"`` to every element, ``mode="mean"`` to the mean of
-    the absolute error. `mapping` pairs module paths by hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
+    the absolute error. With `fold`, what a framework's own layer does inside is its own business: where both sides call
+    the same kind of layer, the layers are compared and not the ops that each framework makes them of. `mapping` pairs module paths by hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
 
     ::
 
@@ -66,7 +72,7 @@ def compare(
         raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
     wanted = None if phases is None else {Phase.parse(p, "phases") for p in phases}
     matching = match(first, second, hints=mapping)
-    comparison = _Comparison(first, second, matching, judge, wanted)
+    comparison = _Comparison(first, second, matching, judge, wanted, fold)
     results = comparison.run(progress)
     if not any(d.basis != "none" for r in results for d in r.diffs):
         raise MatchError(
@@ -93,6 +99,7 @@ class _Flow:
 
     depth: dict[int, int] = field(default_factory=dict)  # by value
     working: dict[int, str] = field(default_factory=dict)  # by value: least precise floating dtype met so far
+    floor: dict[int, float] = field(default_factory=dict)  # by value: see `_floor_of`
     total: int = 0
     leaf_calls: set[int] = field(default_factory=set)  # calls with no recorded call inside
     consumers: dict[int, list[Record]] = field(default_factory=lambda: defaultdict(list))
@@ -123,8 +130,31 @@ class _Flow:
             for slot in record.outputs():
                 flow.depth.setdefault(slot.value, deep + _weight(record))
                 flow.working.setdefault(slot.value, _coarser(working, slot.meta.dtype))
+                if slot.value not in flow.floor:
+                    flow.floor[slot.value] = _floor_of(record, slot, flow.floor)
                 flow.total = max(flow.total, flow.depth[slot.value])
         return flow
+
+
+def _floor_of(record: Record, slot: Slot, floors: Mapping[int, float]) -> float:
+    """The scale below which an output's magnitude may be nothing but cancellation of its inputs' terms.
+
+    A mean of terms around zero, a difference of nearly equal numbers: what is left is as noisy as what went in.
+    """
+    floor = 0.0
+    for source in record.inputs():
+        if source.stats is None or source.meta.dtype not in ROUNDOFF or source.meta.size == 0:
+            continue
+        scale = _rms(source) * math.sqrt(ROUNDOFF.get(slot.meta.dtype, 0.0))
+        terms = source.meta.size / max(slot.meta.size, 1)
+        if terms > 1 and "mean" in record.op:
+            scale = max(scale, _rms(source) / math.sqrt(terms))
+        elif terms > 1 and "sum" in record.op:
+            scale = max(scale, _rms(source) * math.sqrt(terms))
+        elif record.op.strip("_") in _ADDITIVE:
+            scale = max(scale, floors.get(source.value, 0.0))
+        floor = max(floor, scale)
+    return floor
 
 
 def _weight(record: Record) -> int:
@@ -141,12 +171,19 @@ def _coarser(a: str, b: str) -> str:
 
 class _Comparison:
     def __init__(
-        self, reference: Trace, candidate: Trace, matching: Matching, judge: Judge, phases: set[Phase] | None
+        self,
+        reference: Trace,
+        candidate: Trace,
+        matching: Matching,
+        judge: Judge,
+        phases: set[Phase] | None,
+        fold: bool,
     ) -> None:
         self.reference, self.candidate = reference, candidate
         self.matching = matching
         self.judge = judge
         self.phases = phases
+        self.layers = _paired_layers(reference, candidate, matching) if fold else (frozenset(), frozenset())
         self.flow = _Flow.of(reference)
         self._params = tuple(
             {(info.path, p.name): p for info in trace.manifest.modules for p in info.params}
@@ -156,10 +193,17 @@ class _Comparison:
     # -- measuring -----------------------------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int, int], None] | None) -> list[PairResult]:
-        pairs = [p for p in self.matching.pairs if self.phases is None or p.reference.phase in self.phases]
+        pairs = [
+            p
+            for p in self.matching.pairs
+            if (self.phases is None or p.reference.phase in self.phases)
+            and not (_inside(p.reference, self.layers[0]) or _inside(p.candidate, self.layers[1]))
+        ]
         found = []
         for i, pair in enumerate(pairs):
-            diffs = tuple(self.diff(pair, a, b) for a, b in pair.slots)
+            # parameters that an op was handed are compared once, as weights
+            slots = [s for s in pair.slots if pair.reference.kind is Kind.STATE or not (s[0].param or s[1].param)]
+            diffs = tuple(self.diff(pair, a, b) for a, b in slots)
             found.append(PairResult(pair, _worst(d.verdict for d in diffs), diffs))
             if progress is not None:
                 progress(i + 1, len(pairs))
@@ -234,18 +278,7 @@ class _Comparison:
             backward = self.flow.backward.get((record.path, record.step))
             sums = [s for s in backward.outputs() if s.stats] if backward and len(slot.meta.shape) <= 1 else []
             return max((_rms(s) * math.sqrt(max(s.meta.size / max(slot.meta.size, 1), 1)) for s in sums), default=0.0)
-        if record.phase is Phase.FORWARD and slot in record.outputs():
-            floor = 0.0
-            for source in record.inputs():
-                if source.stats is None or source.meta.dtype not in ROUNDOFF or source.meta.size == 0:
-                    continue
-                terms = source.meta.size / max(slot.meta.size, 1)
-                scale = _rms(source) * math.sqrt(ROUNDOFF.get(slot.meta.dtype, 0.0))
-                if terms > 1 and record.op in ("mean", "sum", "reduce_mean", "reduce_sum") or record.path == OUTSIDE:
-                    scale = max(scale, _rms(source) * (math.sqrt(terms) if "sum" in record.op else 1 / math.sqrt(terms)))
-                floor = max(floor, scale)
-            return floor
-        return 0.0
+        return self.flow.floor.get(slot.value, 0.0) if record.phase is Phase.FORWARD else 0.0
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -271,7 +304,10 @@ class _Comparison:
             verdict=overall,
             findings=tuple(findings),
             pairs=tuple(results),
-            unmatched=Unmatched(self.matching.unmatched_reference, self.matching.unmatched_candidate),
+            unmatched=Unmatched(
+                tuple(r for r in self.matching.unmatched_reference if not _inside(r, self.layers[0])),
+                tuple(r for r in self.matching.unmatched_candidate if not _inside(r, self.layers[1])),
+            ),
             first_divergence=first,
             reference=self.reference.manifest,
             candidate=self.candidate.manifest,
@@ -443,11 +479,14 @@ class _Comparison:
 
     def _missing_findings(self) -> list[Finding]:
         found = []
-        for side, records in (
-            ("reference", self.matching.unmatched_reference),
-            ("candidate", self.matching.unmatched_candidate),
+        for side, records, layers, trace in (
+            ("reference", self.matching.unmatched_reference, self.layers[0], self.reference),
+            ("candidate", self.matching.unmatched_candidate, self.layers[1], self.candidate),
         ):
+            parents = {r.call_id: r.parent_id for r in trace.records if r.phase is Phase.FORWARD}
             for record in records:
+                if _within(record, layers, parents):
+                    continue
                 if self.phases is not None and record.phase not in self.phases:
                     continue
                 if record.phase is Phase.FORWARD and not record.builtin | (record.kind is Kind.MODULE):
@@ -476,6 +515,39 @@ class _Comparison:
 
 
 # -- one pair of tensors ---------------------------------------------------------------------------------------------
+
+
+#: Layers that only hold others: what runs in them is the user's.
+_CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
+
+
+def _paired_layers(reference: Trace, candidate: Trace, matching: Matching) -> tuple[frozenset[int], frozenset[int]]:
+    """The calls, by side, of a framework's own layers whose partner is a layer of the same kind."""
+    kinds = [{i.path: i.kind for i in t.manifest.modules if i.builtin} for t in (reference, candidate)]
+    found: tuple[set[int], set[int]] = (set(), set())
+    for pair in matching.pairs:
+        a, b = pair.reference, pair.candidate
+        if a.kind is Kind.MODULE and b.kind is Kind.MODULE and a.builtin and b.builtin:
+            kind = kinds[0].get(a.path)
+            if kind is not None and kind == kinds[1].get(b.path) and kind not in _CONTAINERS:
+                found[0].add(a.call_id)
+                found[1].add(b.call_id)
+    return frozenset(found[0]), frozenset(found[1])
+
+
+def _inside(record: Record, layers: frozenset[int]) -> bool:
+    """Whether a record is an op that one of `layers` is made of."""
+    return record.kind is Kind.OP and record.parent_id in layers
+
+
+def _within(record: Record, layers: frozenset[int], parents: Mapping[int, int | None]) -> bool:
+    """Whether a record belongs to one of `layers`, at any depth."""
+    parent = record.parent_id
+    while parent is not None:
+        if parent in layers:
+            return True
+        parent = parents.get(parent)
+    return False
 
 
 def _neutral(params: Mapping[tuple[str, str], ParamInfo], record: Record, slot: Slot, array: Array) -> Array:

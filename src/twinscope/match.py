@@ -186,7 +186,6 @@ _FAMILIES = {
 }
 _COMMUTATIVE = frozenset("add mul maximum minimum eq ne and or xor".split())
 _CONTAINERS = frozenset(["sequential", "module_list", "module_dict"])
-_TRANSPARENT = frozenset(["identity", "cast", "dropout"])  # on one side only they mean nothing
 
 
 @lru_cache(maxsize=8192)
@@ -577,11 +576,14 @@ class _Side:
             deep = 0
             for s in r.inputs():
                 deep = max(deep, known.setdefault(s.value, front))
-            if call.module is not None and call.module.unit:
+            unit = call.module is not None and call.module.unit
+            if unit:
                 depths[r.call_id] = deep
                 deep += 1
+            taken = {s.value for s in r.inputs()} if unit else known  # what a unit returns is its own, not its parts'
             for s in r.outputs():
-                known.setdefault(s.value, deep)
+                if s.value not in taken:
+                    known[s.value] = deep
             front = max(front, deep)
         return depths
 
@@ -634,6 +636,7 @@ class _Modules:
         self.found: dict[_Module, _Found] = {}
         self.taken: set[_Module] = set()
         self.fused: list[tuple[_Module, _Module]] = []
+        self.parts: set[_Module] = set()  # what takes part in a fused group
         for x, y in hints:
             self.pair(x, y, "hint", 1.0)
         self._zones(hints)
@@ -721,6 +724,8 @@ class _Modules:
             self.pair(x, y, "shape" if unique else "order", self._confidence(x, y, unique))
 
     def _score(self, x: _Module, y: _Module, weak: bool) -> float:
+        if x in self.parts or y in self.parts or (x.kind != y.kind and not (x.path and y.path)):
+            return -1.0  # the root holds parameters, but it is no layer
         if x.shapes == y.shapes and x.shapes:
             score = 2.0
         elif x.kind is not None and x.kind == y.kind and x.kind in _COMPOSITE:
@@ -742,7 +747,9 @@ class _Modules:
             score += 1.0
         elif _agree(x.output, y.output):
             score += 0.5
-        return score + (0.3 if x.inputs == y.inputs else 0.0)
+        if x.flow is not None and x.flow == y.flow:
+            score += 0.3
+        return score + (0.3 if x.inputs == y.inputs else 0.0) + (0.3 if x.depth == y.depth else 0.0)
 
     def _confidence(self, x: _Module, y: _Module, unique: bool) -> float:
         if x.shapes == y.shapes and x.kind == y.kind:
@@ -832,6 +839,8 @@ class _Modules:
                 for i in fit:
                     used.add(i)
                     self.fused.append((target, many[i]) if swap else (many[i], target))
+                if fit:
+                    self.parts.update([target, *(many[i] for i in fit)])
 
     def _fitting(self, many: list[_Module], options: list[int], used: set[int], target: _Module) -> list[int]:
         size = _numel(target)
@@ -840,8 +849,8 @@ class _Modules:
                 continue
             total, chosen = 0, []
             for i in options[n : n + 8]:
-                if i in used or many[i].order[0] > many[start].order[0] + 64:
-                    break
+                if i in used or many[i].source != many[start].source:
+                    break  # parts of one layer work on one tensor
                 total += _numel(many[i])
                 chosen.append(i)
                 if total >= size:
@@ -873,9 +882,9 @@ class _Modules:
         if roots[0] is None or roots[1] is None or roots[0] in self.found or roots[1] in self.taken:
             return
         x, y = roots[0], roots[1]
-        bare = not any(m.shapes for side in (self.a, self.b) for m in side.modules)
-        if self.found or (bare and x.output is not None and y.output is not None and _sizes_agree(x.output, y.output)):
-            self.pair(x, y, "root", 0.6)
+        alike = x.output is not None and y.output is not None and _sizes_agree(x.output, y.output)
+        if self.found or self.fused or (alike and x.inputs == y.inputs):
+            self.pair(x, y, "root", 0.6 if self.found else 0.4)
 
     def _contents(self, side: _Side, number: Mapping[_Module, int]) -> dict[_Module, frozenset[int]]:
         """The numbers of the pairs inside each module."""
@@ -948,6 +957,8 @@ class _Modules:
             x, y = xs[i], ys[j]
             if x in self.found or y in self.taken or x.zone != y.zone or x.shapes or y.shapes:
                 return -1.0
+            if not x.path or not y.path:
+                return -1.0
             if bool(x.calls) != bool(y.calls):
                 return -1.0
             evidence = _similarity(x.path, y.path) + (0.5 if _agree(x.output, y.output) else 0.0)
@@ -1015,6 +1026,7 @@ class _Calls:
         self.matches: dict[int, _Match] = {}  # by the reference's call
         self.taken: dict[int, _Match] = {}  # by the candidate's call
         self.fused: list[_Match] = []
+        self.parts: set[_Call] = set()  # what takes part in a fused group of modules
         self.steps = _steps(a.steps, b.steps)
         self._module_calls()
         self._origins()
@@ -1036,6 +1048,7 @@ class _Calls:
         for x, y in self.modules.fused:
             for m, n in self._by_step(x, y):
                 self.fused += [_Match(p, q, FUSED, 0.8) for p, q in zip(m, n, strict=False)]
+        self.parts.update(c for m in self.fused for c in (m.a, m.b))
 
     def _by_step(self, x: _Module, y: _Module) -> Iterator[tuple[list[_Call], list[_Call]]]:
         mine: dict[int, list[_Call]] = defaultdict(list)
@@ -1063,10 +1076,13 @@ class _Calls:
                     upstream = frozenset(sorted(upstream)[-3:])
                 call.origin = upstream
                 match = pairs.get(r.call_id)
-                if match is not None and call.module is not None and call.module.unit:
+                own = match is not None and call.module is not None and call.module.unit
+                if match is not None and own:
                     upstream = frozenset([match.a.record.call_id])
+                taken = {s.value for s in r.inputs()} if own else known
                 for s in r.outputs():
-                    known.setdefault(s.value, upstream)
+                    if s.value not in taken:
+                        known[s.value] = upstream
 
     def _streams(self) -> None:
         todo: list[tuple[list[_Call], list[_Call]]] = [
@@ -1103,22 +1119,32 @@ class _Calls:
             match = self.matches.get(x.record.call_id)
             if match is not None and match.b.record.call_id in place:
                 anchors.append((i, place[match.b.record.call_id]))
-        free = [[c.record.call_id not in t for c in cs] for cs, t in ((xs, self.matches), (ys, self.taken))]
+        made = self._align_free(xs, ys, anchors, strict=True)
+        made += self._by_flow(xs, ys)
+        if made or not anchors:
+            anchors += [(xs.index(m.a), ys.index(m.b)) for m in made]
+        made += self._align_free(xs, ys, anchors, strict=False)
+        return [*made, *self._fuse(xs, ys)]
+
+    def _align_free(
+        self, xs: list[_Call], ys: list[_Call], anchors: list[tuple[int, int]], strict: bool
+    ) -> list[_Match]:
+        """Pairs of what is left, in order; `strict`: nothing that comes from calls known to be others."""
+        free = [
+            [c.record.call_id not in taken and c not in self.parts for c in calls]
+            for calls, taken in ((xs, self.matches), (ys, self.taken))
+        ]
+        if not any(free[0]) or not any(free[1]):
+            return []
 
         def score(i: int, j: int) -> float:
-            return _call_score(xs[i], ys[j], self.modules) if free[0][i] and free[1][j] else -1.0
+            return _call_score(xs[i], ys[j], self.modules, strict) if free[0][i] and free[1][j] else -1.0
 
         keys = [
-            [(c.name, c.shape, c.origin) if f else c for c, f in zip(cs, fs, strict=True)]
-            for cs, fs in zip((xs, ys), free, strict=True)
+            [(c.name, c.shape, c.origin) if f else c for c, f in zip(calls, fs, strict=True)]
+            for calls, fs in zip((xs, ys), free, strict=True)
         ]
-        found = _align(keys[0], keys[1], score, anchors)
-        made = []
-        for i, j in found:
-            made.append(self._pair_calls(xs[i], ys[j]))
-        made += self._by_flow(xs, ys)
-        made += self._fuse(xs, ys)
-        return made
+        return [self._pair_calls(xs[i], ys[j]) for i, j in _align(keys[0], keys[1], score, anchors)]
 
     def _pair_calls(self, x: _Call, y: _Call) -> _Match:
         how, confidence = _how(x, y)
@@ -1181,7 +1207,7 @@ def _steps(first: Sequence[int], second: Sequence[int]) -> dict[int, int]:
     return {s: s for s in common} if common else dict(zip(first, second, strict=False))
 
 
-def _call_score(x: _Call, y: _Call, modules: _Modules) -> float:
+def _call_score(x: _Call, y: _Call, modules: _Modules, strict: bool) -> float:
     agree = _agree(x.output, y.output)
     sizes = x.output is not None and y.output is not None and _sizes_agree(x.output, y.output)
     if x.name == y.name == "module":  # nothing is known of what they do
@@ -1207,7 +1233,9 @@ def _call_score(x: _Call, y: _Call, modules: _Modules) -> float:
     if x.origin and y.origin:
         if x.origin == y.origin:
             score += 1.0
-        elif not x.origin & y.origin:
+        elif not x.origin & y.origin and not agree:
+            if strict:
+                return -1.0
             score -= 2.0
     if x.module is not None and y.module is not None:
         found = modules.found.get(x.module)
@@ -1253,7 +1281,7 @@ def _pair_slots(
     names = {s.name: s for s in right}
     for a in first:
         b = names.get(a.name)
-        if b is not None and _rank(a, b) >= (1 if a.name.split(".")[-1].isdigit() or a.name == "out" else 1):
+        if b is not None and _rank(a, b):
             pairs.append((a, b))
             left.remove(a)
             right.remove(b)
@@ -1270,7 +1298,7 @@ def _pair_slots(
 
 
 def _slots_of_calls(
-    a: Record, b: Record, known: Mapping[int, int], commutative: bool
+    a: Record, b: Record, known: Mapping[int, int], commutative: bool, whole: bool
 ) -> tuple[tuple[tuple[Slot, Slot], ...], tuple[tuple[str, Slot], ...]]:
     inputs_a, inputs_b = a.inputs(), b.inputs()
     pairs, left, right = _pair_slots(inputs_a, inputs_b)
@@ -1280,7 +1308,7 @@ def _slots_of_calls(
             pairs = [(p, s), (r, q)]
     outputs_a, outputs_b = a.outputs(), b.outputs()
     more, left_out, right_out = _pair_slots(outputs_a, outputs_b)
-    if not more and len(outputs_a) == len(outputs_b) == 1:
+    if not more and len(outputs_a) == len(outputs_b) == 1 and whole:
         more, left_out, right_out = [(outputs_a[0], outputs_b[0])], [], []
     unmatched = [("reference", s) for s in (*left, *left_out)] + [("candidate", s) for s in (*right, *right_out)]
     return (*pairs, *more), tuple(unmatched)
@@ -1344,9 +1372,51 @@ def match(
     [('(root) · __matmul__', '(root) · bmm', 'op'), ('(root)', '(root)', 'path')]
     """
     a, b = _Side(reference), _Side(candidate)
-    modules = _Modules(a, b, _resolve(hints, a, b))
-    calls = _Calls(a, b, modules)
-    return _assemble(a, b, modules, calls)
+    resolved = _resolve(hints, a, b)
+    # Where the evidence is even, something has to give; so that it does not depend on who is the reference, the two are
+    # taken in an order of their own.
+    if _before(b, a):
+        return _mirrored(_match(b, a, [(y, x) for x, y in resolved]))
+    return _match(a, b, resolved)
+
+
+def _before(a: _Side, b: _Side) -> bool:
+    if len(a.records) != len(b.records):
+        return len(a.records) < len(b.records)
+    pairs = ((((r.path, r.type), (s.path, s.type)) for r, s in zip(a.records, b.records, strict=True)))
+    return next((first < second for first, second in pairs if first != second), False)
+
+
+def _mirrored(found: Matching) -> Matching:
+    other = {"reference": "candidate", "candidate": "reference"}
+    pairs = [
+        Pair(
+            p.candidate,
+            p.reference,
+            p.how,
+            p.confidence,
+            tuple((y, x) for x, y in p.slots),
+            tuple(sorted(((other[side], s) for side, s in p.unmatched_slots), key=lambda item: item[0], reverse=True)),
+        )
+        for p in found.pairs
+    ]
+    modules = [
+        ModulePair(m.candidate, m.reference, m.how, m.confidence, tuple((q, p, role) for p, q, role in m.params))
+        for m in found.modules
+    ]
+    return Matching(
+        tuple(sorted(pairs, key=lambda p: (p.reference.index, p.candidate.index))),
+        tuple(modules),
+        found.unmatched_candidate,
+        found.unmatched_reference,
+        found.unmatched_modules_candidate,
+        found.unmatched_modules_reference,
+    )
+
+
+def _match(a: _Side, b: _Side, hints: Sequence[tuple[_Module, _Module]]) -> Matching:
+    modules = _Modules(a, b, hints)
+    return _assemble(a, b, modules, _Calls(a, b, modules))
 
 
 def _assemble(a: _Side, b: _Side, modules: _Modules, calls: _Calls) -> Matching:
@@ -1355,7 +1425,7 @@ def _assemble(a: _Side, b: _Side, modules: _Modules, calls: _Calls) -> Matching:
     together = sorted([*calls.matches.values(), *calls.fused], key=lambda m: (m.a.record.index, m.b.record.index))
     for m in together:
         commutative = m.a.name == m.b.name and m.a.name in _COMMUTATIVE
-        slots, rest = _slots_of_calls(m.a.record, m.b.record, known, commutative)
+        slots, rest = _slots_of_calls(m.a.record, m.b.record, known, commutative, m.how != FUSED)
         if m.a.record.phase is m.b.record.phase:
             pairs.append(Pair(m.a.record, m.b.record, m.how, m.confidence, slots, rest))
         for p, q in slots:

@@ -143,6 +143,7 @@ class Slot:
     value: int
     stats: Stats | None = None
     kept: bool = False  # whether the trace holds the full tensor
+    param: str | None = None  # full path of the parameter or buffer that this tensor is, where it is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ _ML_DTYPES = frozenset(  # not asked of numpy, which knows these names once ml_d
 )
 
 _RECORD_KEYS = frozenset(item.name for item in fields(Record))
-_SLOT_KEYS = frozenset(["name", "shape", "dtype", "device", "value", "stats", "kept", "data"])
+_SLOT_KEYS = frozenset(["name", "shape", "dtype", "device", "value", "stats", "kept", "param", "data"])
 _PLACE_KEYS = frozenset(["file", "offset", "nbytes", "dtype", "shape", "checksum"])
 _KINDS = {kind.value: kind for kind in Kind}
 _PHASES = {phase.value: phase for phase in Phase}
@@ -849,6 +849,8 @@ def _encode_record(record: Record, fresh: Mapping[int, _Place]) -> bytes:
             item["device"] = meta.device
         if slot.stats is not None:
             item["stats"] = _encode_stats(slot.stats)
+        if slot.param is not None:
+            item["param"] = slot.param
         if slot.kept:
             item["kept"] = True
             if value in fresh and value not in named:
@@ -1214,9 +1216,11 @@ def _decode_record(
             raise _Bad(f"a slot is {_show(item)}")
         get_slot = item.get
         name, dtype, value, device = item["name"], item["dtype"], item["value"], get_slot("device", "cpu")
-        kept, stats = get_slot("kept", False), get_slot("stats")
+        kept, stats, param = get_slot("kept", False), get_slot("stats"), get_slot("param")
         if type(name) is not str or type(dtype) is not str or type(device) is not str or type(kept) is not bool:
             raise _Bad(f"a slot is {_show(item)}")
+        if param is not None and type(param) is not str:
+            raise _Bad(f"slot {_show(name)} is the parameter {_show(param)}")
         if type(value) is not int or not -_INT_LIMIT <= value < _INT_LIMIT:
             raise _Bad(f"slot {_show(name)} has the value {_show(value)}")
         key = (_decode_shape(item["shape"]), dtype, device)
@@ -1229,7 +1233,7 @@ def _decode_record(
             places[value] = _decode_place(item["data"])
         elif kept and value not in places:
             raise _Bad(f"slot {_show(name)}: value {value} is kept nowhere")
-        slots.append(Slot(name, meta, value, None if stats is None else _decode_stats(stats), kept))
+        slots.append(Slot(name, meta, value, None if stats is None else _decode_stats(stats), kept, param))
     source = get("source")
     if source is not None:
         if type(source) is not list or len(source) != 3:

@@ -696,6 +696,7 @@ def test_single_outputs_pair_whatever_their_shape() -> None:
     first = one_call({"x": t.tensor((4, 8))}, {"out": t.tensor((4, 8))}, True, t, "linear")
     second = one_call({"x": u.tensor((4, 8))}, {"out": u.tensor((4, 9))}, True, u, "linear")
     assert ("out", "out") in slot_names(pair_of(checked(first, second), "m"))
+    u = TraceFactory("paddle")
     third = one_call({"x": u.tensor((4, 8))}, {"a": u.tensor((4, 9)), "b": u.tensor((3,))}, True, u, "linear")
     pair = pair_of(checked(first, third), "m")
     assert slot_names(pair) == [("in.0", "in.0")]

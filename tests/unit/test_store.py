@@ -132,6 +132,7 @@ def test_a_manifest_round_trips(tmp_path: Path) -> None:
     params = (
         ParamInfo("weight", TensorMeta((4, 3), "bfloat16", "cuda:0"), "weight", True, False),
         ParamInfo("b", TensorMeta((), "float32"), "bias", False, True, "other.b"),
+        ParamInfo("w", TensorMeta((4, 1, 3), "float32"), "weight", True, False, None, (2, 0)),
     )
     modules = (
         ModuleInfo("", "net.Net", None, False),
@@ -175,7 +176,7 @@ stats = st.builds(
     st.integers(0, 2**128 - 1),
 )
 metas = st.builds(TensorMeta, st.lists(st.integers(0, 2**62), max_size=5).map(tuple), text, text)
-slots = st.builds(Slot, text, metas, ints, st.none() | stats, st.just(False))
+slots = st.builds(Slot, text, metas, ints, st.none() | stats, st.just(False), st.none() | text)
 records = st.builds(
     Record,
     ints,

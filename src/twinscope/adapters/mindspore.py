@@ -309,6 +309,8 @@ class MindSporeAdapter(Adapter):
                         trainable=not buffer and _trainable(tensor),
                         buffer=buffer,
                         tied_to=None if place == prefix + name else place,
+                        # one-dimensional convolutions are two-dimensional ones of height 1 here
+                        axes=(0, 1, 3) if kind in ("conv1d", "conv_transpose1d") and len(tensor.shape) == 4 else None,
                     )
                 )
             info = ModuleInfo(
@@ -377,7 +379,10 @@ class MindSporeAdapter(Adapter):
                 callback(gradient)
 
         # Not Parameter.register_hook: that also makes every compiled function compile again.
-        key = TensorPy.register_hook(tensor, hook)
+        try:
+            key = TensorPy.register_hook(tensor, hook)
+        except RuntimeError:  # an item of a parameter says that it requires a gradient even where no graph is built
+            return None
         return lambda: TensorPy.remove_hook(key)
 
     def in_backward(self) -> bool:
@@ -437,9 +442,18 @@ class MindSporeAdapter(Adapter):
         return (
             ms.get_rng_state().asnumpy().tobytes(),
             ms.get_seed(),
-            tuple(sorted((str(key), value) for key, value in seeds._KERNEL_SEED.items())),
+            tuple(sorted(seeds._KERNEL_SEED.items(), key=str)),
             tuple(part.tobytes() if isinstance(part, np.ndarray) else part for part in numpy_state),
         )
+
+    def restore(self, random_state: Any) -> None:
+        generator, seed, kernels, (name, keys, *rest) = random_state
+        seeds = importlib.import_module("mindspore.common.seed")
+        seeds._GLOBAL_SEED = seed
+        seeds._KERNEL_SEED.clear()
+        seeds._KERNEL_SEED.update(kernels)
+        ms.set_rng_state(Tensor(np.frombuffer(generator, dtype=np.uint8)))
+        np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), *rest))
 
 
 _FLOATS = frozenset(

@@ -22,7 +22,6 @@ from rich.text import Text
 
 from ..records import Overall, Phase, Verdict
 from .tree import MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
-from .tree import lines as count_lines
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -164,7 +163,7 @@ class Page:
             first = rest
         wrapped = _wrap(text, self.width - first.cell_len, self.width - rest.cell_len)
         for i, line in enumerate(wrapped):
-            whole = (first if i == 0 else rest) + line
+            whole = Text().append_text(first if i == 0 else rest).append_text(line)
             whole.rstrip()
             self.lines.append(whole)
 
@@ -371,9 +370,9 @@ def _draw(page: Page, nodes: Sequence[Node], guides: tuple[str, ...], top: bool 
         mark = page.part(f"{_symbol(page, node.mark)} ", _STYLES[node.mark])
         if not page.narrow:
             mark = page.part(f"{_symbol(page, node.mark)} {node.mark.value.ljust(12)}  ", _STYLES[node.mark])
-        first = mark + page.part(indent + (branch if wide else ""), "dim")
+        first = page.join([mark, page.part(indent + (branch if wide else ""), "dim")])
         bar = _GUIDES[0] if node.children and wide else ""
-        rest = Text(" " * mark.cell_len) + page.part((indent + below if wide else "") + bar, "dim")
+        rest = page.join([" " * mark.cell_len, page.part((indent + below if wide else "") + bar, "dim")])
         page.add(_node(page, node), first, rest)
         _draw(page, node.children, guides if top else (*guides, below))
 
@@ -415,27 +414,34 @@ def _worst(page: Page, report: Report) -> None:
     if not report.worst:
         return
     agreeing = all(r.mark in (Mark.EXACT, Mark.NOISE) for r in report.worst)
-    page.heading("Largest errors, all within what " + report.allowance if agreeing else "Worst pairs")
-    header = ("", "pass", "where", "tensor", "error", "limit", "times", "worst element")
+    page.heading(f"Largest errors, all within what {report.allowance}" if agreeing else "Worst pairs")
+    header = ("", "pass", "where", "tensor", "error", "limit", "times", "worst element: reference | candidate")
     rows = [_cells(page, row) for row in report.worst]
-    widths = [max(cell_len(page.clean(r[i])) for r in [header, *rows]) for i in range(len(header))]
-    if not any(r[7] for r in rows):
-        widths[7] = 0
-    if 2 + sum(w + 2 for w in widths if w) - 2 <= page.width:
-        for number, cells in enumerate([header, *rows]):
-            aligned = [
-                page.clean(c).rjust(w) if i in (4, 5, 6) else page.clean(c) + " " * (w - cell_len(page.clean(c)))
-                for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-                if w
-            ]
-            style = "dim" if number == 0 else ""
-            page.add(page.part("  " + "  ".join(aligned).rstrip(), style))
-    else:
+    if not _table(page, [header, *rows]) and not _table(page, [r[:-1] for r in (header, *rows)]):
         for row, cells in zip(report.worst, rows, strict=True):
             page.add(page.part(cells[2], "bold"), page.part(f"  {cells[0]} ", _STYLES[row.mark]))
             page.add(f"{cells[1]} {cells[3]}: error {cells[4]}, limit {cells[5]}{_more(cells)}", "    ")
     if report.worst_left:
         page.add(page.part(f"  and {report.worst_left} more (--csv FILE, or result.pairs, has them all)", "dim"))
+
+
+def _table(page: Page, rows: Sequence[Sequence[str]]) -> bool:
+    """Aligned columns, a header first; False, and nothing drawn, where they do not fit."""
+    cleaned = [[page.clean(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cleaned, strict=True)]
+    if 2 * len(widths) + sum(widths) > page.width:
+        return False
+    for number, row in enumerate(cleaned):
+        padded = [" " * (w - cell_len(c)) for c, w in zip(row, widths, strict=True)]
+        cells = [p + c if i in _RIGHT else c + p for i, (c, p) in enumerate(zip(row, padded, strict=True))]
+        style = "dim" if number == 0 else ""
+        line = page.part("  " + "  ".join(cells), style)
+        line.rstrip()
+        page.lines.append(line)
+    return True
+
+
+_RIGHT = (4, 5, 6)
 
 
 def _more(cells: Sequence[str]) -> str:
@@ -480,9 +486,10 @@ def _others(page: Page, report: Report, most: int = 12) -> None:
         said = [entry.cause] if entry.cause else []
         said += [_error(entry.number, report.allowance)] if entry.number is not None else []
         said += entry.remarks
-        text = text + page.part(": " + "; ".join(said)) if said else text
+        if said:
+            text = page.join([text, ": " + "; ".join(said)])
         if sources:
-            text = text + page.part("  ") + page.part(" | ".join(sources), "cyan")
+            text = page.join([text, page.part(" | ".join(sources), "cyan")], "  ")
         page.add(text, page.part(f"  {_symbol(page, mark)} ", _STYLES[mark]))
     if len(report.others) > most:
         page.add(page.part(f"  and {len(report.others) - most} more (--json FILE, or result.findings)", "dim"))
@@ -497,4 +504,3 @@ def _unmatched(page: Page, report: Report) -> None:
 
 
 __all__: Any = ("Page", "describe_side", "render", "supports_color", "supports_unicode")
-_ = count_lines

@@ -183,7 +183,8 @@ def build(result: Result, *, fold: bool = True, worst: int = 8) -> Report:
     differing = [p for p in judged if p.verdict not in (Verdict.EXACT, Verdict.NOISE)]
     # of two networks that agree, what came closest is of interest; exact pairs are not
     candidates = differing or [p for p in judged if p.verdict is Verdict.NOISE]
-    shown = sorted(candidates, key=lambda p: (_ORDER[marks.of_pair(p)], -_badness(p)))[:worst]
+    candidates = _distinct(sorted(candidates, key=lambda p: (_ORDER[marks.of_pair(p)], -_badness(p))))
+    shown = candidates[:worst]
     undecided = result.verdict is Overall.UNDECIDED
     return Report(
         verdict=result.verdict,
@@ -241,6 +242,19 @@ class _Marks:
         if pair.verdict is Verdict.UNDECIDED and all(d.basis == "none" for d in pair.diffs):
             return Mark.SKIPPED
         return Mark[pair.verdict.name]
+
+
+def _distinct(pairs: Iterable[PairResult]) -> list[PairResult]:
+    """Without those whose worst tensors were listed: a layer and the op in it return the very same tensor."""
+    seen: set[tuple[int, int, int]] = set()
+    found = []
+    for pair in pairs:
+        assert pair.worst is not None
+        key = (pair.reference.step, pair.worst.reference.value, pair.worst.candidate.value)
+        if key not in seen:
+            seen.add(key)
+            found.append(pair)
+    return found
 
 
 def _badness(pair: PairResult) -> float:
@@ -504,4 +518,3 @@ def _all_in(node: Node, marks: frozenset[Mark]) -> bool:
 
 def _calls(nodes: Sequence[Node]) -> int:
     return sum(1 + n.hidden + _calls(n.children) for n in nodes)
-

@@ -7,14 +7,14 @@ transposed between frameworks that disagree, a user's subclass of Linear too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..adapters._registry import adapter_for
-from ..adapters.base import Adapter, Array
+from ..adapters.base import Array
 from ..errors import WeightError
 from ..judge import ROUNDOFF
 from ..match import match
@@ -48,6 +48,31 @@ class CopyReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """What a model holds: its modules, and each parameter or buffer in its framework's own layout, when asked for.
+
+    The model may be alive in this process, or have been saved by another one.
+    """
+
+    framework: str
+    model: str
+    modules: tuple[ModuleInfo, ...]
+    array: Callable[[ModuleInfo, ParamInfo], Array]
+
+    @classmethod
+    def of(cls, model: Any) -> Weights:
+        """The weights of a live model, read as they are asked for."""
+        adapter = adapter_for(model)
+        found = adapter.modules(model)
+        states = {info.path: module for info, module in found}
+
+        def array(info: ModuleInfo, param: ParamInfo) -> Array:
+            return adapter.to_numpy(adapter.state(states[info.path])[param.name])
+
+        return cls(adapter.name, type(model).__qualname__, tuple(info for info, _ in found), array)
+
+
+@dataclass(frozen=True, slots=True)
 class _Bare:
     """A model that was not run, in the form that `match` reads."""
 
@@ -77,23 +102,39 @@ def copy_weights(
 
     Raises `WeightError` listing every parameter of the candidate that has no source, or one of another shape.
     """
-    first, second = adapter_for(reference), adapter_for(candidate)
-    left = {info.path: (info, module) for info, module in first.modules(reference)}
+    return give_weights(Weights.of(reference), candidate, mapping=mapping)
+
+
+def give_weights(
+    source: Weights, candidate: Any, *, mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None
+) -> CopyReport:
+    """`copy_weights` from weights whose model need not be in this process.
+
+    ::
+
+        give_weights(Weights.of(torch_model), paddle_model)
+    """
+    second = adapter_for(candidate)
+    left = {info.path: info for info in source.modules}
     right = {info.path: (info, module) for info, module in second.modules(candidate)}
-    matching = match(_bare(first, reference, left), _bare(second, candidate, right), hints=mapping)
+    matching = match(
+        _bare(source.framework, source.model, source.modules),
+        _bare(second.name, type(candidate).__qualname__, [info for info, _ in right.values()]),
+        hints=mapping,
+    )
     moves: list[_Move] = []
     problems: list[str] = []
     notes: list[str] = []
     reached: set[tuple[str, str]] = set()
     given: set[tuple[str, str]] = set()
     for pair in matching.modules:
-        (a, source), (b, target) = left[pair.reference], right[pair.candidate]
-        held, taking = first.state(source), second.state(target)
+        a, (b, target) = left[pair.reference], right[pair.candidate]
+        taking = second.state(target)
         for name_a, name_b, _role in pair.params:
             x, y = _param(a, name_a), _param(b, name_b)
             reached.add((b.path, name_b))
             given.add((a.path, name_a))
-            array = to_neutral(x, first.to_numpy(held[name_a]))
+            array = to_neutral(x, source.array(a, x))
             if array.shape != y.neutral_shape():
                 problems.append(
                     f"{a.param_path(name_a)} {list(x.meta.shape)} does not fit {b.param_path(name_b)} "
@@ -107,9 +148,11 @@ def copy_weights(
                 notes.append(f"{a.param_path(name_a)} holds NaN")
             how = Copied(a.param_path(name_a), b.param_path(name_b), pair.how, pair.confidence)
             moves.append(_Move(taking[name_b], np.array(array, copy=True), how))
-    problems += _unreached(right, reached, "the candidate's", "has no source in the reference")
-    problems += _unreached(left, given, "the reference's", "has no place in the candidate")
-    problems += _tie_conflicts(right, moves)
+    problems += _unreached(
+        [info for info, _ in right.values()], reached, "the candidate's", "has no source in the reference"
+    )
+    problems += _unreached(source.modules, given, "the reference's", "has no place in the candidate")
+    problems += _tie_conflicts(moves)
     if problems:
         raise WeightError(
             "weights were not copied, nothing was changed:\n  " + "\n  ".join(problems),
@@ -121,24 +164,21 @@ def copy_weights(
     return CopyReport(tuple(m.copied for m in moves), tuple(notes))
 
 
-def _bare(adapter: Adapter, model: Any, modules: Mapping[str, tuple[ModuleInfo, Any]]) -> _Bare:
-    infos = tuple(info for info, _ in modules.values())
-    return _Bare(Manifest(adapter.name, {}, type(model).__qualname__, infos, {}))
+def _bare(framework: str, model: str, modules: Sequence[ModuleInfo]) -> _Bare:
+    return _Bare(Manifest(framework, {}, model, tuple(modules), {}))
 
 
 def _param(info: ModuleInfo, name: str) -> ParamInfo:
     return next(p for p in info.params if p.name == name)
 
 
-def _unreached(
-    side: Mapping[str, tuple[ModuleInfo, Any]], reached: set[tuple[str, str]], whose: str, what: str
-) -> list[str]:
+def _unreached(side: Sequence[ModuleInfo], reached: set[tuple[str, str]], whose: str, what: str) -> list[str]:
     """Parameters that must take part and did not. A buffer such as a step counter need not have a partner."""
-    tied = {p.tied_to for info, _ in side.values() for p in info.params if p.tied_to}
-    full = {(info.path, p.name): info.param_path(p.name) for info, _ in side.values() for p in info.params}
+    tied = {p.tied_to for info in side for p in info.params if p.tied_to}
+    full = {(info.path, p.name): info.param_path(p.name) for info in side for p in info.params}
     covered = {full[key] for key in reached if key in full}
     problems = []
-    for info, _ in side.values():
+    for info in side:
         for p in info.params:
             place = info.param_path(p.name)
             needed = p.trainable or (p.buffer and p.role in ("running_mean", "running_var"))
@@ -148,7 +188,7 @@ def _unreached(
     return problems
 
 
-def _tie_conflicts(side: Mapping[str, tuple[ModuleInfo, Any]], moves: Sequence[_Move]) -> list[str]:
+def _tie_conflicts(moves: Sequence[_Move]) -> list[str]:
     """One tensor of the candidate must not be given two different contents."""
     first: dict[int, _Move] = {}
     problems = []
