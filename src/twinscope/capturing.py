@@ -430,6 +430,7 @@ class Recorder:
             # recomputation goes over the calls from the last to the first
             repeated = self._open.get(info.path)
             call.shadow_of = repeated.pop() if repeated else call
+            self._shadow_inputs(call.shadow_of, args, kwargs)
         else:
             call.nth = self._counts.get(info.path, 0)
             self._counts[info.path] = call.nth + 1
@@ -475,6 +476,7 @@ class Recorder:
             parent.ops.append(call)
             same = ordinal < len(repeated) and repeated[ordinal].type == name
             call.shadow_of = repeated[ordinal] if same else call
+            self._shadow_inputs(call.shadow_of, args, kwargs)
         else:
             counts = parent.op_counts if parent is not None else self._counts
             call.nth = counts.get(name, 0)
@@ -547,7 +549,8 @@ class Recorder:
             return
         if call.shadow_of is not None:
             if not failed and self._grad:
-                self._shadow(call.shadow_of, output)
+                for name, tensor in self.adapter.leaves(output):
+                    self._shadow(call.shadow_of, f"out.{name}" if name else "out", tensor)
             return
         if not failed and call.wanted:
             if self._tensor(output):
@@ -568,14 +571,20 @@ class Recorder:
         if self.plan.wants_phase(Phase.FORWARD):
             self._emit(call, {"phase": Phase.FORWARD}, call.slots)
 
-    def _shadow(self, original: _Call, output: Any) -> None:
+    def _shadow_inputs(self, original: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if self._grad:
+            for key, arg in (*enumerate(args), *kwargs.items()):
+                for name, tensor in self.adapter.leaves(arg):
+                    self._shadow(original, f"in.{key}.{name}" if name else f"in.{key}", tensor)
+
+    def _shadow(self, original: _Call, slot: str, tensor: Any) -> None:
         """Recomputation under a checkpoint that ran without gradients: they belong to the call that is repeated."""
-        for name, tensor in self.adapter.leaves(output):
-            slot = f"out.{name}" if name else "out"
-            if slot not in original.watched_names and self.adapter.requires_grad(tensor):
-                value = self._value(tensor, measure=False)
-                self._watch(value, tensor)
-                self._subscribe(original, slot, value)
+        if slot in original.watched_names or id(tensor) in self._params or not self.adapter.requires_grad(tensor):
+            return
+        value = self._value(tensor, measure=False)
+        if not value.watched:
+            self._watch(value, tensor)
+        self._subscribe(original, slot, value)
 
     # -- values --------------------------------------------------------------------------------------------------------
 

@@ -280,10 +280,20 @@ def _agree(a: Slot | None, b: Slot | None, tolerance: float = 1e-3) -> bool:
     )
 
 
+def _rounded(slot: Slot | None) -> Hashable:
+    """The statistics of a tensor, rounded: equal for the same numbers, but for bad luck. None where they say nothing."""
+    if slot is None or slot.stats is None or not slot.stats.std > 0.0:
+        return None
+    found = slot.stats
+    return slot.meta.size, f"{found.l2:.3g} {found.min:.3g} {found.max:.3g}", found.nan, found.inf
+
+
 # -- aligning two sequences ------------------------------------------------------------------------------------------
 
 _FULL = 4096  # cells that are computed without a second thought
-_BAND = 24
+_BAND = 24  # half the width of what is computed beyond that
+_LONG = 12  # equal keys in a row that are believed
+_SKIPS = 200  # most skips before such a row
 
 
 def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -343,17 +353,52 @@ def _align_range(
             found.append((p, q))
         if i >= p or j >= q:
             continue
+        anchors: list[tuple[int, int]] = []
         if fresh and (p - i) * (q - j) > 16:
             once_a, once_b = _once(a, i, p), _once(b, j, q)
-            common = sorted((once_a[key], once_b[key]) for key in once_a.keys() & once_b.keys())
-            common = [(m, n) for m, n in _increasing(common) if score(m, n) > 0]
-            if common:
-                found += common
-                for m, n in [*common, (p, q)]:
-                    todo.append(((i, m, j, n), True))
-                    i, j = m + 1, n + 1
-                continue
-        _programme((i, p, j, q), score, found)
+            anchors = _increasing(sorted((once_a[key], once_b[key]) for key in once_a.keys() & once_b.keys()))
+        if not anchors and (p - i) * (q - j) > _FULL:
+            fresh = False
+            anchors = _snakes(a, b, (i, p, j, q))
+        anchors = [(m, n) for m, n in anchors if score(m, n) > 0]
+        if not anchors:
+            _programme((i, p, j, q), score, found)
+            continue
+        found += anchors
+        for m, n in [*anchors, (p, q)]:
+            todo.append(((i, m, j, n), fresh))
+            i, j = m + 1, n + 1
+
+
+def _snakes(a: Sequence[Hashable], b: Sequence[Hashable], whole: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    """Long equal stretches, each found with the fewest skips from the end of the one before.
+
+    Myers' greedy search for a shortest edit, started anew after each stretch that is long enough to be trusted: the cost
+    is quadratic in what lies between two stretches, not in the whole.
+    """
+    i, p, j, q = whole
+    found: list[tuple[int, int]] = []
+    while i < p and j < q:
+        reach = {1: 0}  # by diagonal: how far into a
+        snake = None
+        for skips in range(_SKIPS):
+            for k in range(-skips, skips + 1, 2):
+                x = reach[k + 1] if k == -skips or (k != skips and reach[k - 1] < reach[k + 1]) else reach[k - 1] + 1
+                start = x
+                while i + x < p and 0 <= j + x - k < q and a[i + x] == b[j + x - k]:
+                    x += 1
+                reach[k] = x
+                if x - start >= _LONG:
+                    snake = (i + start, j + start - k, x - start)
+                    break
+            if snake is not None:
+                break
+        if snake is None:
+            break
+        m, n, length = snake
+        found += [(m + d, n + d) for d in range(length)]
+        i, j = m + length, n + length
+    return found
 
 
 def _once(keys: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
@@ -792,7 +837,8 @@ class _Modules:
     def _left_over(self, first: list[_Module], second: list[_Module]) -> None:
         """Those that an alignment in order could not reach, by equal keys."""
         groups: dict[Hashable, tuple[list[_Module], list[_Module]]] = defaultdict(lambda: ([], []))
-        for i, m in enumerate(first):
+        place = {m: n / len(ms) for ms in (first, second) for n, m in enumerate(ms)}
+        for m in first:
             if m not in self.found:
                 groups[(m.kind, m.shapes)][0].append(m)
         for m in second:
@@ -801,8 +847,7 @@ class _Modules:
         for xs, ys in groups.values():
             if xs and ys and xs[0].shapes:
                 if max(len(xs), len(ys)) <= _ASSIGN:
-                    ranks = [[first.index(m) / len(first) for m in xs], [second.index(m) / len(second) for m in ys]]
-                    self._assign(xs, ys, ranks)
+                    self._assign(xs, ys, [[place[m] for m in ms] for ms in (xs, ys)])
                 else:
                     for x, y in zip(xs, ys, strict=False):
                         self.pair(x, y, "order", 0.5)
@@ -1113,27 +1158,43 @@ class _Calls:
                 yield call
 
     def _align(self, xs: list[_Call], ys: list[_Call]) -> list[_Match]:
-        place = {c.record.call_id: j for j, c in enumerate(ys)}
-        anchors = []
-        for i, x in enumerate(xs):
-            match = self.matches.get(x.record.call_id)
-            if match is not None and match.b.record.call_id in place:
-                anchors.append((i, place[match.b.record.call_id]))
-        made = self._align_free(xs, ys, anchors, strict=True)
+        made = self._by_values(xs, ys)
+        made += self._align_free(xs, ys, strict=True)
         made += self._by_flow(xs, ys)
-        if made or not anchors:
-            anchors += [(xs.index(m.a), ys.index(m.b)) for m in made]
-        made += self._align_free(xs, ys, anchors, strict=False)
+        made += self._align_free(xs, ys, strict=False)
         return [*made, *self._fuse(xs, ys)]
 
-    def _align_free(
-        self, xs: list[_Call], ys: list[_Call], anchors: list[tuple[int, int]], strict: bool
-    ) -> list[_Match]:
-        """Pairs of what is left, in order; `strict`: nothing that comes from calls known to be others."""
-        free = [
-            [c.record.call_id not in taken and c not in self.parts for c in calls]
-            for calls, taken in ((xs, self.matches), (ys, self.taken))
+    def _anchors(self, xs: list[_Call], ys: list[_Call]) -> list[tuple[int, int]]:
+        place = {c.record.call_id: j for j, c in enumerate(ys)}
+        found = ((i, self.matches.get(x.record.call_id)) for i, x in enumerate(xs))
+        return [(i, place[m.b.record.call_id]) for i, m in found if m is not None and m.b.record.call_id in place]
+
+    def _free(self, xs: list[_Call], ys: list[_Call]) -> tuple[list[bool], list[bool]]:
+        return (
+            [x.record.call_id not in self.matches and x not in self.parts for x in xs],
+            [y.record.call_id not in self.taken and y not in self.parts for y in ys],
+        )
+
+    def _by_values(self, xs: list[_Call], ys: list[_Call]) -> list[_Match]:
+        """The same op with the same numbers, once on both sides, wherever it stands."""
+        tables: list[dict[Hashable, list[_Call]]] = []
+        for calls, free in zip((xs, ys), self._free(xs, ys), strict=True):
+            table: dict[Hashable, list[_Call]] = defaultdict(list)
+            for call in (c for c, f in zip(calls, free, strict=True) if f):
+                values = _rounded(call.output)
+                if values is not None:
+                    table[(call.name, values)].append(call)
+            tables.append(table)
+        pairs = [
+            (calls[0], tables[1][key][0])
+            for key, calls in tables[0].items()
+            if len(calls) == len(tables[1].get(key, ())) == 1
         ]
+        return [self._pair_calls(x, y) for x, y in pairs if _call_score(x, y, self.modules, True) > 0]
+
+    def _align_free(self, xs: list[_Call], ys: list[_Call], strict: bool) -> list[_Match]:
+        """Pairs of what is left, in order; `strict`: nothing that comes from calls known to be others."""
+        free = self._free(xs, ys)
         if not any(free[0]) or not any(free[1]):
             return []
 
@@ -1144,7 +1205,7 @@ class _Calls:
             [(c.name, c.shape, c.origin) if f else c for c, f in zip(calls, fs, strict=True)]
             for calls, fs in zip((xs, ys), free, strict=True)
         ]
-        return [self._pair_calls(xs[i], ys[j]) for i, j in _align(keys[0], keys[1], score, anchors)]
+        return [self._pair_calls(xs[i], ys[j]) for i, j in _align(keys[0], keys[1], score, self._anchors(xs, ys))]
 
     def _pair_calls(self, x: _Call, y: _Call) -> _Match:
         how, confidence = _how(x, y)
@@ -1168,14 +1229,7 @@ class _Calls:
 
     def _fuse(self, xs: list[_Call], ys: list[_Call]) -> list[_Match]:
         """Several ops on one side where the other has one: the last of them gives what the one gives."""
-        place = {c.record.call_id: j for j, c in enumerate(ys)}
-        bounds = _increasing(
-            sorted(
-                (i, place[match.b.record.call_id])
-                for i, x in enumerate(xs)
-                if (match := self.matches.get(x.record.call_id)) is not None and match.b.record.call_id in place
-            )
-        )
+        bounds = _increasing(self._anchors(xs, ys))
         made = []
         i = j = 0
         for p, q in [*bounds, (len(xs), len(ys))]:
@@ -1276,25 +1330,27 @@ def _pair_slots(
     first: Sequence[Slot], second: Sequence[Slot]
 ) -> tuple[list[tuple[Slot, Slot]], list[Slot], list[Slot]]:
     """By name where the shapes allow it, then in order by the best fit of shapes."""
-    left, right = list(first), list(second)
-    pairs: list[tuple[Slot, Slot]] = []
-    names = {s.name: s for s in right}
-    for a in first:
-        b = names.get(a.name)
-        if b is not None and _rank(a, b):
-            pairs.append((a, b))
-            left.remove(a)
-            right.remove(b)
-    for rank in (3, 2, 1):
-        for a in list(left):
-            b = next((s for s in right if _rank(a, s) == rank), None)
-            if b is not None:
-                pairs.append((a, b))
-                left.remove(a)
-                right.remove(b)
-    order = {id(s): n for n, s in enumerate(first)}
-    pairs.sort(key=lambda pair: order[id(pair[0])])
-    return pairs, left, right
+    names = {s.name: j for j, s in enumerate(second)}
+    partner: dict[int, int] = {}
+    for i, a in enumerate(first):
+        j = names.get(a.name)
+        if j is not None and _rank(a, second[j]):
+            partner[i] = j
+    if len(partner) < min(len(first), len(second)):
+        taken = set(partner.values())
+        for rank in (3, 2, 1):
+            for i, a in enumerate(first):
+                if i not in partner:
+                    fit = next((j for j, b in enumerate(second) if j not in taken and _rank(a, b) == rank), None)
+                    if fit is not None:
+                        partner[i] = fit
+                        taken.add(fit)
+    used = set(partner.values())
+    return (
+        [(first[i], second[partner[i]]) for i in range(len(first)) if i in partner],
+        [s for i, s in enumerate(first) if i not in partner],
+        [s for j, s in enumerate(second) if j not in used],
+    )
 
 
 def _slots_of_calls(
@@ -1383,7 +1439,7 @@ def match(
 def _before(a: _Side, b: _Side) -> bool:
     if len(a.records) != len(b.records):
         return len(a.records) < len(b.records)
-    pairs = ((((r.path, r.type), (s.path, s.type)) for r, s in zip(a.records, b.records, strict=True)))
+    pairs = (((r.path, r.type), (s.path, s.type)) for r, s in zip(a.records, b.records, strict=True))
     return next((first < second for first, second in pairs if first != second), False)
 
 

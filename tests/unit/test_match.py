@@ -204,7 +204,9 @@ def test_canonical_op_is_one_name(names: str) -> None:
 
 
 def test_canonical_op_keeps_apart_what_differs() -> None:
-    names = "add sub mul div matmul softmax log_softmax relu gelu max min mean sum var std exp log sqrt rsqrt pow cat where"
+    names = (
+        "add sub mul div matmul softmax log_softmax relu gelu max min mean sum var std exp log sqrt rsqrt pow cat where"
+    )
     assert len({canonical_op(f"torch.{n}") for n in names.split()}) == len(names.split())
 
 
@@ -614,9 +616,9 @@ def test_several_calls_of_one_module() -> None:
 
 def test_a_call_too_many_is_listed() -> None:
     found = checked(repeated(3), repeated(2, ("layer",)))
-    assert [(r.path, r.nth) for r in found.unmatched_reference if r.kind is Kind.MODULE and r.phase is Phase.FORWARD] == [
-        ("fc", 2)
-    ]
+    assert [
+        (r.path, r.nth) for r in found.unmatched_reference if r.kind is Kind.MODULE and r.phase is Phase.FORWARD
+    ] == [("fc", 2)]
 
 
 def test_shared_activation_for_separate_ones() -> None:
@@ -661,7 +663,7 @@ def one_call(
 ) -> FakeTrace:
     t.module("m", kind, weight=(8, 8))
     with t.call("", *inputs.values()) as root:
-        with (t.call("m", *inputs.values()) if positional else t.call("m", **inputs)) as call:
+        with t.call("m", *inputs.values()) if positional else t.call("m", **inputs) as call:
             if list(outputs) == ["out"]:
                 call.returns(outputs["out"])
             else:
@@ -940,5 +942,7 @@ def test_empty_traces() -> None:
 
 
 def test_scipy_and_frameworks_stay_unimported() -> None:
-    code = "import sys, twinscope.match; print([m for m in ('scipy', 'torch', 'paddle', 'mindspore') if m in sys.modules])"
+    code = (
+        "import sys, twinscope.match; print([m for m in ('scipy', 'torch', 'paddle', 'mindspore') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -25,6 +25,7 @@ NAMES = (
     "nested_outputs",
     "inplace",
     "recompute",
+    "recompute_reentrant",
     "no_parameters",
     "raises",
     "makes_nan",

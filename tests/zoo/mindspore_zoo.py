@@ -181,14 +181,16 @@ class Inplace(nn.Cell):
 
 
 class Recompute(nn.Cell):
-    def __init__(self) -> None:
+    def __init__(self, reentrant: bool = False) -> None:
         super().__init__()
+        self.reentrant = reentrant
+        self.stem = nn.Dense(6, 6)  # the reentrant kind does nothing where its input needs no gradient
         self.inner = nn.SequentialCell(nn.Dense(6, 6), nn.Tanh(), nn.Dense(6, 6))
         self.head = nn.Dense(6, 2)
-        self.inner.recompute(use_reentrant=False)
+        self.inner.recompute(use_reentrant=reentrant)
 
     def construct(self, x: Any) -> Any:
-        x = self.inner(x)
+        x = self.inner(self.stem(x))
         return self.head(x)
 
 
@@ -273,6 +275,7 @@ ZOO = {
     ),
     "inplace": Entry(Inplace, lambda: (normal(3, 6),)),
     "recompute": Entry(Recompute, lambda: (normal(3, 6),)),
+    "recompute_reentrant": Entry(lambda: Recompute(reentrant=True), lambda: (normal(3, 6),)),
     "no_parameters": Entry(NoParameters, lambda: (normal(3, 6),), backward=False),
     "raises": Entry(Raises, lambda: (normal(3, 6),), raises=KeyError),
     "makes_nan": Entry(MakesNaN, lambda: (normal(3, 6),)),

@@ -177,13 +177,15 @@ class Inplace(nn.Layer):
 
 
 class Recompute(nn.Layer):
-    def __init__(self) -> None:
+    def __init__(self, reentrant: bool = False) -> None:
         super().__init__()
+        self.reentrant = reentrant
+        self.stem = nn.Linear(6, 6)  # the reentrant kind does nothing where its input needs no gradient
         self.inner = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
         self.head = nn.Linear(6, 2)
 
     def forward(self, x: Any) -> Any:
-        x = recompute(self.inner, x, use_reentrant=False)
+        x = recompute(self.inner, self.stem(x), use_reentrant=self.reentrant)
         return self.head(x)
 
 
@@ -271,6 +273,7 @@ ZOO = {
     ),
     "inplace": Entry(Inplace, lambda: (normal(3, 6),)),
     "recompute": Entry(Recompute, lambda: (normal(3, 6),)),
+    "recompute_reentrant": Entry(lambda: Recompute(reentrant=True), lambda: (normal(3, 6),)),
     "no_parameters": Entry(NoParameters, lambda: (normal(3, 6),), backward=False),
     "raises": Entry(Raises, lambda: (normal(3, 6),), raises=KeyError),
     "makes_nan": Entry(MakesNaN, lambda: (normal(3, 6),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -77,20 +77,13 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 def _write(path: Path, write: Callable[[TextIO], Any]) -> Path:
     check_target(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise _refused(path, error) from error
-    try:
-        # mkstemp makes files for the owner alone; a report is as readable as any other file
-        mask = os.umask(0)
-        os.umask(mask)
-        with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:
+        with open(part, "x", encoding="utf-8", newline="") as file:
             write(file)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
+        os.replace(part, path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise

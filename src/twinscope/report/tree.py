@@ -24,7 +24,7 @@ from ..result import Finding, PairResult, Result, SlotDiff
 #: Framework containers say nothing themselves: what matters is inside them.
 CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
 _CONTAINER_TYPES = frozenset(
-    "Sequential ModuleList ModuleDict LayerList LayerDict CellList CellDict SequentialCell".split()
+    ("Sequential", "ModuleList", "ModuleDict", "LayerList", "LayerDict", "CellList", "CellDict", "SequentialCell")
 )
 #: Calls nested more deeply than this are drawn at this depth: nobody could read them, and recursion stays bounded.
 DEPTH_LIMIT = 64

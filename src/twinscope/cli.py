@@ -1,0 +1,443 @@
+"""The command line: the only place that prints and exits.
+
+Exit codes: 0 the same (or all is well), 1 different (or a problem was found), 2 it could not be said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .errors import OptionError, TwinscopeError
+
+if TYPE_CHECKING:
+    from .doctor import Diagnosis, Package, Plugin
+    from .result import Result
+
+SAME, DIFFERENT, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="twinscope",
+    help="The same network written twice: is it the same, where does it first differ, and why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict's line only.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write a row for each tensor.")]
+Atol = Annotated[float | None, typer.Option(help="Absolute tolerance. Without --atol, --rtol, --mode none is needed.")]
+Rtol = Annotated[float | None, typer.Option(help="Relative tolerance.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(metavar="strict|mean", help="Hold the tolerance against each element, or the mean."),
+]
+Maps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="REF=CAND|FILE",
+        help="Pair modules by hand: paths, patterns (enc.{i}=blocks.{i}) or a JSON file; may be repeated.",
+    ),
+]
+Phases = Annotated[
+    list[str] | None,
+    typer.Option("--phase", help="Only this phase: weight, forward, backward, gradient, buffer; may be repeated."),
+]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        app(args=None if args is None else list(args), prog_name="twinscope")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else SAME
+    return SAME
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        print(f"twinscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def compare(
+    reference: Annotated[Path, typer.Argument(metavar="REF", help="Trace of the network that is trusted.")],
+    candidate: Annotated[Path, typer.Argument(metavar="CAND", help="Trace of the network in question.")],
+    json_file: Json = None,
+    csv_file: Csv = None,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    mode: Mode = None,
+    mapping: Maps = None,
+    phase: Phases = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two traces, made by twinscope.capture on any machines. Exit code: 0 same, 1 different, 2 cannot say.
+
+    Example:  twinscope compare runs/torch runs/paddle --csv pairs.csv
+    """
+    with _errors(debug):
+        _check_files(json_file, csv_file)
+        hints = _mapping(mapping)
+        from .comparing import compare as run
+
+        with _Bar() as bar:
+            bar.stage("comparing")
+            result = run(
+                reference,
+                candidate,
+                atol=atol,
+                rtol=rtol,
+                mode=mode,
+                mapping=hints,
+                phases=phase or None,
+                progress=bar.progress,
+            )
+        _finish(result, json_file, csv_file, quiet)
+
+
+@app.command()
+def align(
+    reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],
+    candidate: Annotated[str, typer.Argument(metavar="CAND.py:BUILD", help="The same for the model in question.")],
+    inputs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.npz|FILE.py:NAME", help="Inputs; else what REF's function returned as 'inputs'."),
+    ] = None,
+    ref_python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter that has the reference's framework.")
+    ] = None,
+    cand_python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter that has the candidate's framework.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the traces here.")] = None,
+    no_backward: Annotated[bool, typer.Option("--no-backward", help="Run the forward pass only.")] = False,
+    no_weights: Annotated[bool, typer.Option("--no-weights", help="Copy no weights into the candidate.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of both sides.")] = 0,
+    json_file: Json = None,
+    csv_file: Csv = None,
+    atol: Atol = None,
+    rtol: Rtol = None,
+    mode: Mode = None,
+    mapping: Maps = None,
+    phase: Phases = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Build and run two models, each in a process of its own, with the same weights and inputs, and compare them.
+
+    BUILD takes nothing and returns the model, (model, loss), or a dict with model, loss, inputs.
+
+    Example:  twinscope align ref.py:build cand.py:build --inputs x.npz --cand-python envs/ms/bin/python
+    """
+    with _errors(debug):
+        _check_files(json_file, csv_file)
+        hints = _mapping(mapping)
+        from .isolated import align_isolated
+
+        with _Bar() as bar:
+            result = align_isolated(
+                reference,
+                candidate,
+                inputs=inputs,
+                reference_python=ref_python,
+                candidate_python=cand_python,
+                out=out,
+                weights=not no_weights,
+                backward=not no_backward,
+                seed=seed,
+                atol=atol,
+                rtol=rtol,
+                mode=mode,
+                mapping=hints,
+                phases=phase or None,
+                stage=bar.stage,
+                progress=bar.progress,
+            )
+        _finish(result, json_file, csv_file, quiet)
+
+
+@app.command()
+def show(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace directory.")],
+    step: Annotated[int | None, typer.Option(help="This step only.")] = None,
+    phase: Annotated[str, typer.Option(help="forward, backward, weight, gradient or buffer.")] = "forward",
+    path: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Modules under these paths only: 'encoder.*.attn', 'encoder.**'."),
+    ] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="Show ops, too.")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="A line for each tensor, inputs included.")] = False,
+    unfold: Annotated[bool, typer.Option("--unfold", help="Show what is inside the framework's own layers.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a trace holds: the tree of calls with shapes, statistics and source lines.
+
+    Example:  twinscope show runs/torch --path 'encoder.**' --ops --slots
+    """
+    with _errors(debug):
+        from .report.listing import render_trace
+        from .store import Trace
+
+        print(
+            render_trace(
+                Trace.open(trace), step=step, phase=phase, path=path, ops=ops, slots=slots, fold=not unfold, **_look()
+            )
+        )
+
+
+@app.command()
+def doctor(
+    try_imports: Annotated[
+        bool, typer.Option("--import", help="Import each framework, in a process of its own, and make a tensor.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Say which frameworks are installed and whether they go together. Exit code: 0 fine, 1 a problem was found.
+
+    Example:  twinscope doctor --import
+    """
+    with _errors(debug):
+        from .doctor import examine
+
+        with _Bar() as bar:
+            if try_imports:
+                bar.stage("importing the frameworks")
+            diagnosis = examine(try_imports=try_imports)
+        if as_json:
+            print(json.dumps(diagnosis.to_dict(), indent=1))
+        else:
+            print(_diagnosis(diagnosis))
+        raise typer.Exit(SAME if diagnosis else DIFFERENT)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the networks and the reports go.")] = Path(
+        "twinscope-demo"
+    ),
+    debug: Debug = False,
+) -> None:
+    """Align a network with its port, then with a port that has a bug, and check that the bug is found where it is.
+
+    Example:  twinscope demo --out /tmp/demo
+    """
+    with _errors(debug):
+        from .demo import run
+        from .report.terminal import render
+
+        with _Bar() as bar:
+            outcome = run(out, stage=bar.stage)
+        for line in outcome.told:
+            print(line)
+        print()
+        print(render(outcome.broken, **_look()))
+        print()
+        print(f"{outcome.says}\nreports: {outcome.place}")
+        raise typer.Exit(SAME if outcome.passed else DIFFERENT)
+
+
+# -- what they share -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _errors(debug: bool) -> Iterator[None]:
+    """One clear message instead of a traceback, and never exit code 1, which means "different"."""
+    try:
+        yield
+        sys.stdout.flush()
+    except TwinscopeError as error:
+        _complain(error.message, error.hint, debug)
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # whoever read the output has seen enough (`| head`); the interpreter must not complain when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(SAME) from None
+    except Exception as error:  # noqa: BLE001 - whatever went wrong, it must not look like a verdict
+        hint = "this is a fault of twinscope; please report it" + ("" if debug else " with what --debug prints")
+        _complain(f"{type(error).__name__}: {error}", hint, debug)
+
+
+def _complain(message: str, hint: str | None, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    if hint is not None:
+        print(f"Hint: {hint}", file=sys.stderr)
+    raise typer.Exit(UNKNOWN)
+
+
+def _look() -> dict[str, Any]:
+    """How standard output wants its text."""
+    from .report.terminal import supports_color, supports_unicode
+
+    return {"color": supports_color(sys.stdout), "unicode": supports_unicode(sys.stdout)}
+
+
+def _check_files(*files: Path | None) -> None:
+    """Before the work, not after it."""
+    from .report.files import check_target
+
+    for file in files:
+        if file is not None:
+            check_target(file)
+
+
+def _finish(result: Result, json_file: Path | None, csv_file: Path | None, quiet: bool) -> None:
+    from .records import Overall
+    from .report.files import write_csv, write_json
+    from .report.terminal import render
+
+    text = render(result, **_look())
+    print(text.split("\n\n", 1)[0] if quiet else text)
+    if quiet and result.first_divergence is not None:
+        print(result.first_divergence)
+    if json_file is not None:
+        write_json(result, json_file)
+    if csv_file is not None:
+        write_csv(result, csv_file)
+    if result.verdict is Overall.UNDECIDED:
+        why = "; ".join(result.notes[:3]) or "not everything could be compared"
+        print(f"undecided: {why}", file=sys.stderr)
+    raise typer.Exit({Overall.SAME: SAME, Overall.DIFFERENT: DIFFERENT}.get(result.verdict, UNKNOWN))
+
+
+def _mapping(given: Sequence[str] | None) -> list[tuple[str, str]] | None:
+    """Pairs of paths from ``REF=CAND`` and from JSON files: an object, or a list of pairs."""
+    if not given:
+        return None
+    found: list[tuple[str, str]] = []
+    for item in given:
+        left, equals, right = item.partition("=")
+        if equals and not Path(item).is_file():
+            found.append((left.strip(), right.strip()))
+            continue
+        try:
+            with open(item, encoding="utf-8") as file:
+                read = json.load(file)
+        except OSError as error:
+            raise OptionError(
+                f"--map {item}: {error.strerror}", hint="write --map REF=CAND, or name a JSON file"
+            ) from error
+        except ValueError as error:
+            raise OptionError(f"--map {item} is not JSON: {error}", hint='write {"encoder.0": "blocks.0"}') from error
+        pairs = list(read.items()) if isinstance(read, dict) else read
+        if not isinstance(pairs, list) or not all(
+            isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(x, str) for x in p) for p in pairs
+        ):
+            raise OptionError(f"--map {item} does not hold pairs of paths", hint='write {"encoder.0": "blocks.0"}')
+        found += [(p[0], p[1]) for p in pairs]
+    return found
+
+
+class _Bar:
+    """Progress on standard error, where that is a terminal: what is being done, and how far it is."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Bar:
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=text, total=None, completed=0)
+
+    @property
+    def progress(self) -> Callable[[int, int], None] | None:
+        return None if self._bar is None else self._advance
+
+    def _advance(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+
+
+def _diagnosis(diagnosis: Diagnosis) -> str:
+    from .report.terminal import Page
+
+    look = _look()
+    page = Page.make(None, look["color"], look["unicode"])
+    facts = diagnosis.facts
+    page.item("twinscope", facts.twinscope, 0)
+    page.item("python", f"{'.'.join(map(str, facts.python))}  {sys.executable}", 0)
+    page.item("numpy", facts.numpy or "not installed", 0)
+    page.item("scipy", facts.scipy or "not installed", 0)
+    for package in facts.frameworks:
+        page.item(package.name, _package(package), 0)
+    for plugin in facts.plugins:
+        page.item(plugin.name, f"{_works(plugin)}{plugin.place}, from {plugin.provider}", 0)
+    for title, wanted, style in (("Problems", True, "bold red"), ("Good to know", False, "")):
+        advice = [a for a in diagnosis.advice if a.problem is wanted]
+        if advice:
+            page.heading(title)
+        for item in advice:
+            page.add(page.part(item.message, style), "  - ")
+            page.add(page.part(f"fix: {item.fix}" if wanted else item.fix), "      ")
+    page.blank()
+    page.add("All is well." if diagnosis else "Something is in the way.")
+    return page.text()
+
+
+def _package(package: Package) -> str:
+    if not package.found:
+        return "not installed" if package.version is None else f"{package.version}, but nothing to import"
+    return f"{_works(package)}{package.version or 'unknown version'}"
+
+
+def _works(package: Package | Plugin) -> str:
+    return {None: "", True: "works: ", False: "FAILS: "}[package.works]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
