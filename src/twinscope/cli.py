@@ -262,7 +262,7 @@ def demo(
         print()
         print(render(outcome.broken, **_look()))
         print()
-        print(f"{outcome.says}\nreports: {outcome.place}")
+        print(f"{outcome.says}\nreports and networks: {outcome.place}\nagain, by hand: {outcome.command}")
         raise typer.Exit(SAME if outcome.passed else DIFFERENT)
 
 

@@ -13,12 +13,11 @@ import importlib.util
 import inspect
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from .aligning import align
 from .errors import FrameworkError, TraceWriteError, TwinscopeError
@@ -28,6 +27,15 @@ from .result import Result
 
 WHERE = "blocks.1"  # that the bug is planted in
 _MARK = "the planted bug"
+_REST = """
+
+def build_with_bug() -> Any:
+    return build(bug=True)
+
+
+def inputs() -> Any:
+    return np.random.default_rng(0).integers(0, 50, (4, 12))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ class Outcome:
     found: bool  # in the place and in the line where it was planted
     told: tuple[str, ...]  # what was done, line by line
     place: Path
+    command: str  # that does the second alignment again, each side in its own process
 
     @property
     def passed(self) -> bool:
@@ -60,7 +69,7 @@ def torch_network(bug: bool = False) -> Any:
     from torch import nn
     from torch.nn import functional as F
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self, width: int, approximate: str) -> None:
             super().__init__()
             self.norm1 = nn.LayerNorm(width)
@@ -80,7 +89,7 @@ def torch_network(bug: bool = False) -> Any:
             hidden = F.gelu(hidden, approximate=self.approximate)  # "tanh" in one block: the planted bug
             return x + self.fc2(hidden)
 
-    class Classifier(nn.Module):
+    class Classifier(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(50, 32)
@@ -190,8 +199,8 @@ NETWORKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def run(out: Path, *, stage: Callable[[str], None] | None = None) -> Outcome:
-    """Align torch with the first of paddle, mindspore and torch itself that is there; reports go to `out`.
+def run(out: Path, *, pair: tuple[str, str] | None = None, stage: Callable[[str], None] | None = None) -> Outcome:
+    """Align torch with the first of paddle, mindspore and torch itself that is there, or `pair`; reports go to `out`.
 
     ::
 
@@ -199,25 +208,29 @@ def run(out: Path, *, stage: Callable[[str], None] | None = None) -> Outcome:
         print(outcome.says)
     """
     say = stage or (lambda text: None)
-    reference, candidate, remark = _choose()
+    reference, candidate, remark = (*pair, "") if pair else _choose()
     told = [remark] if remark else []
     place = _make(out)
     say(f"importing {reference} and {candidate}")
     first, second = _network(place, reference), _network(place, candidate)
-    inputs = np.random.default_rng(0).integers(0, 50, (4, 12))
+    inputs = first.inputs()
     say(f"aligning {reference} with {candidate}")
-    model = first.build()
-    clean = align(model, second.build(), inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the frameworks, when they are imported
+        model, port, buggy = first.build(), second.build(), second.build_with_bug()
+    clean = align(model, port, inputs)
     told.append(f"1. {candidate}'s faithful port of the {reference} network: {clean.verdict}")
     say("and with a planted bug")
-    broken = align(model, second.build_with_bug(), inputs)
+    broken = align(model, buggy, inputs)
     line = _line_of_bug(place / f"{candidate}_network.py")
     told.append(f"2. the port with tanh for erf in the gelu of {WHERE} ({line}): {broken.verdict}")
     for name, result in (("clean", clean), ("bug", broken)):
         write_json(result, place / f"{name}.json")
         write_csv(result, place / f"{name}.csv")
         write_text(render(result, width=100, unicode=True), place / f"{name}.txt")
-    return Outcome(clean, broken, _is_found(broken, line), tuple(told), out)
+    files = f"{out / reference}_network.py:build {out / candidate}_network.py:build_with_bug"
+    command = f"twinscope align {files} --inputs {out / reference}_network.py:inputs"
+    return Outcome(clean, broken, _is_found(broken, line), tuple(told), out, command)
 
 
 def _choose() -> tuple[str, str, str]:
@@ -240,7 +253,7 @@ def _make(out: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         for name, function in NETWORKS.items():
             source = textwrap.dedent(inspect.getsource(function)).replace(f"def {name}_network", "def build")
-            text = f"from typing import Any\n\n\n{source}\n\ndef build_with_bug() -> Any:\n    return build(bug=True)\n"
+            text = f"from typing import Any\n\nimport numpy as np\n\n\n{source}{_REST}"
             write_text(text.replace("  # type: ignore[misc]", ""), place / f"{name}_network.py")
     except OSError as error:
         raise TraceWriteError(f"{out}: {error.strerror or error}", hint="choose another place with --out") from error

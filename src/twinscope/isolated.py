@@ -50,19 +50,6 @@ from .weights.copy import Weights, give_weights
 _COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "judge"})
 _BUILT = ("model", "loss", "inputs")
 _LOG_TAIL = 30  # lines of what a process printed that are shown when it dies
-_BOOTSTRAP = """
-import sys
-if sys.version_info < (3, 10):
-    sys.exit("twinscope needs Python 3.10 or later, this is " + sys.version)
-import importlib.util
-place, job = sys.argv[1:3]
-spec = importlib.util.spec_from_file_location("twinscope", place + "/__init__.py", submodule_search_locations=[place])
-module = importlib.util.module_from_spec(spec)
-sys.modules["twinscope"] = module
-spec.loader.exec_module(module)
-from twinscope.isolated import run_side
-sys.exit(run_side(job))
-"""
 
 
 class SideError(TwinscopeError):
@@ -156,7 +143,7 @@ class _Side:
         answer, order, log = work / f"{self.role}.answer", work / f"{self.role}.json", place / f"{self.role}.log"
         own = {"role": self.role, "file": str(self.file), "name": self.name, "trace": str(place / self.role)}
         order.write_text(json.dumps({**job, **own, "answer": str(answer)}), encoding="utf-8")
-        command = [self.python, "-B", "-c", _BOOTSTRAP, str(Path(__file__).resolve().parent), str(order)]
+        command = [self.python, "-B", str(Path(__file__).resolve().with_name("_side.py")), str(order)]
         try:
             with open(log, "wb") as output:
                 process = subprocess.Popen(
@@ -324,8 +311,8 @@ def run_side(order: str) -> int:
 def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
     is_reference = job["role"] == "reference"
     file = Path(job["file"])
-    # as `python FILE` has it, and the working directory after it; "" was put there by -c
-    sys.path[:] = [str(file.parent), *(p for p in sys.path if p), os.getcwd()]
+    # as `python FILE` has it, and the working directory last, where `python -m` would have it first
+    sys.path[:] = [str(file.parent), *sys.path, os.getcwd()]
     doing[0] = f"loading {file.name}"
     target = _attribute(_load(file), file, job["name"])
     doing[0] = f"calling {job['name']}()"
@@ -424,11 +411,7 @@ def _users_traceback(error: BaseException) -> str:
     link: traceback.TracebackException | None = shown
     while link is not None:
         link.stack = traceback.StackSummary.from_list(
-            [
-                f
-                for f in link.stack
-                if not f.filename.startswith((package, "<frozen importlib")) and f.filename != "<string>"
-            ]
+            [f for f in link.stack if not f.filename.startswith((package, "<frozen importlib"))]
         )
         link = link.__cause__ or link.__context__
     return "".join(shown.format())

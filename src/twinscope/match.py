@@ -8,23 +8,26 @@
                transparent when they contain something, and stand for an op when they do not
     the rest   backward records as their forward, state records as their module
 
-Nothing is trusted alone and nothing is dropped: every record of both sides is in a pair or listed as unmatched. Agreeing
-statistics speak for a pair; disagreeing ones hardly speak against it, since one bug changes everything downstream.
+Nothing is trusted alone and nothing is dropped: every record of both sides is in a pair or listed as unmatched.
+Agreeing statistics speak for a pair; disagreeing ones hardly against it, since one bug changes everything downstream.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Protocol
 
 from . import patterns
 from .errors import MatchError
+from .opnames import COMMUTATIVE, FAMILIES, canonical_op, op_of_kind
 from .records import Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot
+from .sequences import align, increasing
+
+__all__ = ("FUSED", "Matching", "ModulePair", "Pair", "TraceLike", "canonical_op", "match")
 
 FUSED = "fused"
 
@@ -71,142 +74,6 @@ class Matching:
     unmatched_candidate: tuple[Record, ...] = ()
     unmatched_modules_reference: tuple[ModuleInfo, ...] = ()
     unmatched_modules_candidate: tuple[ModuleInfo, ...] = ()
-
-
-# -- op names --------------------------------------------------------------------------------------------------------
-
-#: Canonical op: the other names it goes by, once package, underscores of operators and in-place marks are gone.
-OPS: Mapping[str, frozenset[str]] = {
-    name: frozenset(others.split())
-    for name, others in {
-        "add": "radd iadd add_n tensor_add bias_add accumulate_n",
-        "sub": "subtract rsub isub",
-        "mul": "multiply rmul imul scale",
-        "div": "divide truediv rtruediv rdiv itruediv true_divide real_div idiv",
-        "floor_divide": "floordiv rfloordiv floor_div",
-        "remainder": "mod rmod fmod floor_mod",
-        "pow": "rpow ipow power float_power square",
-        "neg": "negative",
-        "matmul": "bmm mm dot mv rmatmul imatmul mat_mul batch_mat_mul batch_matmul baddbmm",
-        "linear": "dense addmm fully_connected",
-        "einsum": "tensordot",
-        "cat": "concat concatenate hstack",
-        "reshape": "view flatten unflatten ravel squeeze unsqueeze expand_dims reshape_as view_as flat",
-        "transpose": "permute swapaxes swapdims t T mT H movedim moveaxis adjoint numpy_t mt",
-        "expand": "broadcast_to tile repeat expand_as broadcast_tensors repeat_interleave",
-        "identity": "contiguous clone detach copy alias stop_gradient assign lift pos rearrange",
-        "cast": "to type astype float half double bfloat16 int long bool type_as cpu cuda",
-        "split": "chunk tensor_split unbind unstack split_with_sizes vsplit hsplit",
-        "getitem": "slice strided_slice narrow select index tensor_getitem crop",
-        "setitem": "index_put tensor_setitem",
-        "gather": "index_select take take_along_axis take_along_dim gather_nd gather_d gather_elements",
-        "scatter": "put_along_axis scatter_add scatter_nd tensor_scatter_update index_add",
-        "masked_fill": "masked_fill_ masked_scatter",
-        "where": "select_v2 cond_select",
-        "clamp": "clip clip_by_value clamp_min clamp_max",
-        "maximum": "fmax",
-        "minimum": "fmin",
-        "max": "amax reduce_max arg_max_with_value",
-        "min": "amin reduce_min",
-        "sum": "reduce_sum nansum",
-        "mean": "reduce_mean nanmean",
-        "prod": "reduce_prod",
-        "var": "var_mean variance",
-        "std": "std_mean",
-        "norm": "vector_norm matrix_norm l2_norm lp_norm frobenius_norm",
-        "normalize": "l2_normalize",
-        "argmax": "arg_max",
-        "argmin": "arg_min",
-        "abs": "absolute",
-        "eq": "equal",
-        "ne": "not_equal",
-        "gt": "greater greater_than",
-        "ge": "greater_equal",
-        "lt": "less less_than",
-        "le": "less_equal",
-        "and": "logical_and bitwise_and rand iand",
-        "or": "logical_or bitwise_or ror ior",
-        "xor": "logical_xor bitwise_xor rxor",
-        "not": "logical_not bitwise_not invert",
-        "silu": "swish",
-        "sigmoid": "expit",
-        "hardtanh": "hard_tanh",
-        "hardswish": "hard_swish h_swish",
-        "hardsigmoid": "hard_sigmoid h_sigmoid",
-        "log_sigmoid": "logsigmoid",
-        "leaky_relu": "leakyrelu",
-        "dropout": "dropout1d dropout2d dropout3d alpha_dropout feature_dropout dropout_ext",
-        "embedding": "embedding_lookup",
-        "conv": "conv1d conv2d conv3d convolution",
-        "conv_transpose": "conv_transpose1d conv_transpose2d conv_transpose3d conv1d_transpose conv2d_transpose "
-        "conv3d_transpose",
-        "max_pool": "max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices",
-        "avg_pool": "avg_pool1d avg_pool2d avg_pool3d",
-        "adaptive_avg_pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
-        "adaptive_max_pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
-        "batch_norm": "batch_norm1d batch_norm2d batch_norm3d sync_batch_norm batchnorm",
-        "instance_norm": "instance_norm1d instance_norm2d instance_norm3d",
-        "layer_norm": "layernorm fused_layer_norm",
-        "rms_norm": "rmsnorm fused_rms_norm",
-        "interpolate": "upsample resize resize_bilinear resize_nearest_neighbor upsample_bilinear upsample_nearest",
-        "attention": "scaled_dot_product_attention flash_attention flash_attention_score multi_head_attention_forward "
-        "prompt_flash_attention multihead_attention",
-        "pad": "constant_pad_nd zero_pad2d",
-        "zeros": "zeros_like new_zeros",
-        "ones": "ones_like new_ones",
-        "full": "full_like new_full fill",
-        "cross_entropy": "softmax_with_cross_entropy cross_entropy_loss softmax_cross_entropy_with_logits",
-        "mse_loss": "square_error_cost",
-        "bce_with_logits": "binary_cross_entropy_with_logits bce_with_logits_loss",
-        "bce": "binary_cross_entropy bce_loss",
-        "kl_div": "kl_div_loss kldiv_loss",
-    }.items()
-}
-_CANONICAL = {other: name for name, others in OPS.items() for other in others}
-
-#: Ops that may stand for one another where shapes and place agree: one is written for the other, well or wrongly.
-_FAMILIES = {
-    name: family
-    for family, names in {
-        "layout": "reshape transpose identity cast expand dropout getitem",
-        "recurrent": "lstm gru rnn",
-        "contraction": "linear matmul einsum conv",
-        "activation": "relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus softsign hardtanh "
-        "hardswish hardsigmoid log_sigmoid prelu clamp maximum softmax log_softmax",
-        "norm": "layer_norm rms_norm group_norm batch_norm instance_norm normalize local_response_norm",
-        "pool": "max_pool avg_pool adaptive_avg_pool adaptive_max_pool mean max",
-        "reduce": "var std norm sum mean",
-        "scale": "mul div",
-        "shift": "add sub",
-        "gather": "gather embedding",
-        "fill": "masked_fill where",
-        "loss": "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss bce bce_with_logits kl_div",
-    }.items()
-    for name in names.split()
-}
-_COMMUTATIVE = frozenset("add mul maximum minimum eq ne and or xor".split())
-_CONTAINERS = frozenset(["sequential", "module_list", "module_dict"])
-
-
-@lru_cache(maxsize=8192)
-def canonical_op(name: str) -> str:
-    """The neutral name of an op: the same for every framework that has it.
-
-    >>> canonical_op("torch.Tensor.__radd__"), canonical_op("paddle.add"), canonical_op("mindspore.mint.add")
-    ('add', 'add', 'add')
-    >>> canonical_op("torch.nn.functional.linear"), canonical_op("mindspore.ops.dense"), canonical_op("torch.relu_")
-    ('linear', 'linear', 'relu')
-    """
-    short = name.rsplit(".", 1)[-1]
-    if re.fullmatch(r"[A-Z]+", short) is None:
-        short = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", short).lower()
-    short = short.strip("_") or short
-    return _CANONICAL.get(short, short)
-
-
-def _canonical_kind(kind: str) -> str:
-    canonical = canonical_op(kind)
-    return canonical_op(canonical.removesuffix("_loss")) if canonical.endswith("_loss") else canonical
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
@@ -281,181 +148,11 @@ def _agree(a: Slot | None, b: Slot | None, tolerance: float = 1e-3) -> bool:
 
 
 def _rounded(slot: Slot | None) -> Hashable:
-    """The statistics of a tensor, rounded: equal for the same numbers, but for bad luck. None where they say nothing."""
+    """The statistics of a tensor, rounded: equal for the same numbers, but for bad luck. None: they say nothing."""
     if slot is None or slot.stats is None or not slot.stats.std > 0.0:
         return None
     found = slot.stats
     return slot.meta.size, f"{found.l2:.3g} {found.min:.3g} {found.max:.3g}", found.nan, found.inf
-
-
-# -- aligning two sequences ------------------------------------------------------------------------------------------
-
-_FULL = 4096  # cells that are computed without a second thought
-_BAND = 24  # half the width of what is computed beyond that
-_LONG = 12  # equal keys in a row that are believed
-_SKIPS = 200  # most skips before such a row
-
-
-def _increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest subsequence (by the first) whose second numbers increase, too."""
-    tails: list[int] = []
-    ends: list[int] = []
-    before: list[int] = []
-    for n, (_, j) in enumerate(pairs):
-        at = bisect_left(tails, j)
-        before.append(ends[at - 1] if at else -1)
-        tails[at : at + 1] = [j]
-        ends[at : at + 1] = [n]
-    found = []
-    n = ends[-1] if ends else -1
-    while n >= 0:
-        found.append(pairs[n])
-        n = before[n]
-    return found[::-1]
-
-
-def _align(
-    a: Sequence[Hashable],
-    b: Sequence[Hashable],
-    score: Callable[[int, int], float],
-    anchors: Iterable[tuple[int, int]] = (),
-) -> list[tuple[int, int]]:
-    """Pairs of positions, increasing on both sides, that maximise the sum of `score` (at most 0: not a pair).
-
-    `a` and `b` are keys: where equal ones begin, end, or occur once on both sides, they are paired without more ado.
-    What is left is settled by dynamic programming, in a band when it is long. `anchors` are paired already and are not
-    returned.
-    """
-    found: list[tuple[int, int]] = []
-    i = j = 0
-    for p, q in [*_increasing(sorted(anchors)), (len(a), len(b))]:
-        _align_range(a, b, (i, p, j, q), score, found)
-        i, j = p + 1, q + 1
-    return found
-
-
-def _align_range(
-    a: Sequence[Hashable],
-    b: Sequence[Hashable],
-    whole: tuple[int, int, int, int],
-    score: Callable[[int, int], float],
-    found: list[tuple[int, int]],
-) -> None:
-    todo = [(whole, True)]
-    while todo:
-        (i, p, j, q), fresh = todo.pop()
-        if p - i == q - j:  # of unequal length, which of several equal ones is missing is for the scores to say
-            while i < p and a[i] == b[j] and score(i, j) > 0:
-                found.append((i, j))
-                i, j = i + 1, j + 1
-        while i < p and j < q and p - i == q - j and a[p - 1] == b[q - 1] and score(p - 1, q - 1) > 0:
-            p, q = p - 1, q - 1
-            found.append((p, q))
-        if i >= p or j >= q:
-            continue
-        anchors: list[tuple[int, int]] = []
-        if fresh and (p - i) * (q - j) > 16:
-            once_a, once_b = _once(a, i, p), _once(b, j, q)
-            anchors = _increasing(sorted((once_a[key], once_b[key]) for key in once_a.keys() & once_b.keys()))
-        if not anchors and (p - i) * (q - j) > _FULL:
-            fresh = False
-            anchors = _snakes(a, b, (i, p, j, q))
-        anchors = [(m, n) for m, n in anchors if score(m, n) > 0]
-        if not anchors:
-            _programme((i, p, j, q), score, found)
-            continue
-        found += anchors
-        for m, n in [*anchors, (p, q)]:
-            todo.append(((i, m, j, n), fresh))
-            i, j = m + 1, n + 1
-
-
-def _snakes(a: Sequence[Hashable], b: Sequence[Hashable], whole: tuple[int, int, int, int]) -> list[tuple[int, int]]:
-    """Long equal stretches, each found with the fewest skips from the end of the one before.
-
-    Myers' greedy search for a shortest edit, started anew after each stretch that is long enough to be trusted: the cost
-    is quadratic in what lies between two stretches, not in the whole.
-    """
-    i, p, j, q = whole
-    found: list[tuple[int, int]] = []
-    while i < p and j < q:
-        reach = {1: 0}  # by diagonal: how far into a
-        snake = None
-        for skips in range(_SKIPS):
-            for k in range(-skips, skips + 1, 2):
-                x = reach[k + 1] if k == -skips or (k != skips and reach[k - 1] < reach[k + 1]) else reach[k - 1] + 1
-                start = x
-                while i + x < p and 0 <= j + x - k < q and a[i + x] == b[j + x - k]:
-                    x += 1
-                reach[k] = x
-                if x - start >= _LONG:
-                    snake = (i + start, j + start - k, x - start)
-                    break
-            if snake is not None:
-                break
-        if snake is None:
-            break
-        m, n, length = snake
-        found += [(m + d, n + d) for d in range(length)]
-        i, j = m + length, n + length
-    return found
-
-
-def _once(keys: Sequence[Hashable], start: int, stop: int) -> dict[Hashable, int]:
-    counts = Counter(keys[start:stop])
-    return {keys[i]: i for i in range(start, stop) if counts[keys[i]] == 1}
-
-
-def _programme(
-    whole: tuple[int, int, int, int], score: Callable[[int, int], float], found: list[tuple[int, int]]
-) -> None:
-    i0, p, j0, q = whole
-    n, m = p - i0, q - j0
-    half = m if n * m <= _FULL else min(m, max(_BAND, min(abs(n - m), 128) + _BAND))
-    slope = m / n
-    # rows[i][j - start[i]]: the best that positions from i and j on can still reach; beyond the band it is unknown: 0
-    starts = [max(0, int(i * slope) - half) for i in range(n)] + [max(0, m - 2 * half)]
-    stops = [min(m, int(i * slope) + half + 1) for i in range(n)] + [m]
-    moves: list[bytearray] = []
-    below = [0.0] * (stops[n] - starts[n] + 1)
-    below_start = starts[n]
-    for i in range(n - 1, -1, -1):
-        start, stop = starts[i], stops[i]
-        row = [0.0] * (stop - start + 1)
-        move = bytearray(stop - start)
-        size = len(below)
-        right = 0.0
-        for j in range(stop - 1, start - 1, -1):
-            at = j - below_start
-            best, way = (below[at] if 0 <= at < size else 0.0), 1
-            if right > best:
-                best, way = right, 2
-            gain = score(i0 + i, j0 + j)
-            if gain > 0.0:
-                # of equals, prefer the one nearer to the diagonal, so that neither side is favoured
-                gain += 1e-4 * (1.0 - abs(i * slope - j) / (m + 1)) + (below[at + 1] if 0 <= at + 1 < size else 0.0)
-                if gain >= best:
-                    best, way = gain, 3
-            row[j - start] = best
-            move[j - start] = way
-            right = best
-        moves.append(move)
-        below, below_start = row, start
-    moves.reverse()
-    i = j = 0
-    while i < n and j < m:
-        at = j - starts[i]
-        if at < 0:
-            j += 1
-            continue
-        way = moves[i][at] if at < len(moves[i]) else 1
-        if way == 3:
-            found.append((i0 + i, j0 + j))
-            i, j = i + 1, j + 1
-        elif way == 2:
-            j += 1
-        else:
-            i += 1
 
 
 # -- one side, prepared ----------------------------------------------------------------------------------------------
@@ -503,6 +200,7 @@ class _Call:
     output: Slot | None = None
     shape: tuple[int, ...] = ()
     origin: frozenset[int] = frozenset()  # numbers of the nearest paired calls upstream
+    product: _Call | None = None  # what this call adds a bias to
     backward: list[Record] = field(default_factory=list)
 
 
@@ -530,7 +228,7 @@ class _Side:
                 infos.append(ModuleInfo(r.path, r.type, None, r.builtin))
         for index, info in enumerate(infos):
             module = _Module(info, index)
-            module.kind = _canonical_kind(info.kind) if info.kind and info.kind not in _CONTAINERS else None
+            module.kind = op_of_kind(info.kind) if info.kind and info.kind not in _CONTAINERS else None
             module.shapes = tuple(sorted(_layout_free(p.meta.shape) for p in info.params if not p.buffer))
             module.unit = bool(module.shapes) or module.kind is not None
             self.modules.append(module)
@@ -573,7 +271,7 @@ class _Side:
                 call.name = call.module.kind or "module"
             else:
                 call.name = canonical_op(r.type)
-            call.family = _FAMILIES.get(call.name)
+            call.family = FAMILIES.get(call.name)
             call.parent = self.calls.get(r.parent_id) if r.parent_id is not None else None
             (self.top[r.step] if call.parent is None else call.parent.children).append(call)
 
@@ -589,6 +287,7 @@ class _Side:
                         if s.stats is not None and s.stats.std != 0.0 and s.name not in buffers
                     )
                 )
+        self._biases()
         depths = self._depths()
         users = self._users()
         last = 0
@@ -604,6 +303,32 @@ class _Side:
                 module.inputs = tuple(sorted(_layout_free(s.meta.shape) for s in inputs))
                 module.source = inputs[0].value if inputs else None
                 module.flow = self._fate(call, users)
+
+    def _biases(self) -> None:
+        """A product and the addition of its bias are together what others do in one op: the addition stands for it."""
+        makers: dict[int, _Call] = {}
+        vectors: set[int] = set()  # parameters of one axis, and what casts make of them
+        for call in self.calls.values():
+            r = call.record
+            if r.kind is not Kind.OP:
+                continue
+            inputs = r.inputs()
+            vectors.update(s.value for s in inputs if s.param and len(_layout_free(s.meta.shape)) <= 1)
+            if call.family == "layout" and inputs and inputs[0].value in vectors:
+                vectors.update(s.value for s in r.outputs())
+            elif call.name == "add" and any(s.value in vectors for s in inputs):
+                product = makers.get(next((s.value for s in inputs if s.value not in vectors), -1))
+                if (
+                    product is not None
+                    and product.name in ("linear", "matmul", "conv")
+                    and len(product.record.inputs()) < 3
+                ):
+                    call.name, call.family = "conv" if product.name == "conv" else "linear", "contraction"
+                    call.product = product
+                    product.name, product.family = f"{product.name} without bias", None
+            through = makers.get(inputs[0].value) if call.family == "layout" and inputs else call
+            for s in r.outputs():
+                makers[s.value] = through or call
 
     def _depths(self) -> dict[int, int]:
         """How many units lie upstream of each unit's call. It does not depend on the order of parallel calls.
@@ -641,7 +366,7 @@ class _Side:
         return users
 
     def _fate(self, call: _Call, users: Mapping[int, list[tuple[int, _Call]]]) -> Hashable:
-        """The first two things computed of a call's output, with its place among their inputs: tells q, k and v apart."""
+        """The first two things made of a call's output, with its place among their inputs: tells q, k and v apart."""
         fate: list[Hashable] = []
         output = call.output
         for _ in range(12):
@@ -652,16 +377,21 @@ class _Side:
                 break
             position, user = found[0]
             if user.family != "layout" and user.name != "split":
-                fate.append((user.name, 0 if user.name in _COMMUTATIVE else position))
+                fate.append((user.name, 0 if user.name in COMMUTATIVE else position))
             output = user.output
         return tuple(fate) or None
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------
 
+_CONTAINERS = frozenset(["sequential", "module_list", "module_dict"])
+#: Layers whose parameters frameworks divide among inner layers each in its own way.
 _COMPOSITE = frozenset(
-    """multihead_attention attention lstm gru rnn lstm_cell gru_cell rnn_cell transformer transformer_encoder
-    transformer_encoder_layer transformer_decoder transformer_decoder_layer""".split()
+    [
+        *("multihead_attention", "attention", "lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"),
+        *("transformer", "transformer_encoder", "transformer_encoder_layer"),
+        *("transformer_decoder", "transformer_decoder_layer"),
+    ]
 )
 _ASSIGN = 64  # members of a group of equals beyond which their order decides
 
@@ -685,6 +415,8 @@ class _Modules:
         for x, y in hints:
             self.pair(x, y, "hint", 1.0)
         self._zones(hints)
+        if not a.calls and not b.calls:
+            self._by_names()
         if self._same_trees():
             for x in a.modules:
                 y = b.by_path[x.path]
@@ -722,6 +454,20 @@ class _Modules:
         return all(
             (y := others.get(x.path)) is not None and (x.kind, x.shapes) == (y.kind, y.shapes) for x in self.a.modules
         )
+
+    def _by_names(self) -> None:
+        """Without a run there is no order but that of definition, which is worth less than names."""
+        for name_of in (lambda m: m.path, lambda m: _tokens(m.path)):
+            tables: list[dict[Hashable, list[_Module]]] = []
+            for side, settled in ((self.a, self.found), (self.b, self.taken)):
+                table: dict[Hashable, list[_Module]] = defaultdict(list)
+                for m in side.modules:
+                    if m.shapes and m not in settled:
+                        table[(m.zone, m.kind, m.shapes, name_of(m))].append(m)
+                tables.append(table)
+            for key, xs in tables[0].items():
+                if len(xs) == len(tables[1].get(key, ())) == 1:
+                    self.pair(xs[0], tables[1][key][0], "name", 0.95)
 
     def _heavy(self, side: _Side) -> list[_Module]:
         found = [m for m in side.modules if m.unit and (m.shapes or m.kind in _COMPOSITE)]
@@ -763,7 +509,7 @@ class _Modules:
 
         keys = [[(_family(m), m.shapes) for m in units] for units in (first, second)]
         once = [Counter(k) for k in keys]
-        for i, j in _align(keys[0], keys[1], score, anchors):
+        for i, j in align(keys[0], keys[1], score, anchors):
             x, y = first[i], second[j]
             unique = keys[0][i] == keys[1][j] and once[0][keys[0][i]] == once[1][keys[1][j]] == 1
             self.pair(x, y, "shape" if unique else "order", self._confidence(x, y, unique))
@@ -951,7 +697,7 @@ class _Modules:
             kind = 0.5 if x.info.kind == y.info.kind else 0.0
             return called + root + kind + _similarity(x.path or x.info.type, y.path or y.info.type)
 
-        for i, j in _align([0] * len(xs), [0] * len(ys), score):
+        for i, j in align([0] * len(xs), [0] * len(ys), score):
             sure = len(xs) == len(ys)
             self.pair(xs[i], ys[j], "contents", (0.95 if sure else 0.8) if size > 1 else 0.85)
 
@@ -1016,12 +762,12 @@ class _Modules:
             return evidence - 0.4
 
         keys = [[(m.kind, bool(m.calls)) if m.kind else m for m in ms] for ms in (xs, ys)]
-        for i, j in _align(keys[0], keys[1], score, anchors):
+        for i, j in align(keys[0], keys[1], score, anchors):
             self.pair(xs[i], ys[j], "order", 0.9 if xs[i].kind else 0.6)
 
 
 def _family(m: _Module) -> str | None:
-    return None if m.kind is None else _FAMILIES.get(m.kind, m.kind)
+    return None if m.kind is None else FAMILIES.get(m.kind, m.kind)
 
 
 def _main(m: _Module) -> tuple[int, ...]:
@@ -1072,10 +818,14 @@ class _Calls:
         self.taken: dict[int, _Match] = {}  # by the candidate's call
         self.fused: list[_Match] = []
         self.parts: set[_Call] = set()  # what takes part in a fused group of modules
+        self.held: dict[
+            tuple[_Module, _Module], dict[str, str]
+        ] = {}  # a layer's parameters that others hold themselves
         self.steps = _steps(a.steps, b.steps)
         self._module_calls()
         self._origins()
         self._streams()
+        self._held_elsewhere()
 
     def pair(self, x: _Call, y: _Call, how: str, confidence: float) -> None:
         match = _Match(x, y, how, confidence)
@@ -1205,7 +955,7 @@ class _Calls:
             [(c.name, c.shape, c.origin) if f else c for c, f in zip(calls, fs, strict=True)]
             for calls, fs in zip((xs, ys), free, strict=True)
         ]
-        return [self._pair_calls(xs[i], ys[j]) for i, j in _align(keys[0], keys[1], score, self._anchors(xs, ys))]
+        return [self._pair_calls(xs[i], ys[j]) for i, j in align(keys[0], keys[1], score, self._anchors(xs, ys))]
 
     def _pair_calls(self, x: _Call, y: _Call) -> _Match:
         how, confidence = _how(x, y)
@@ -1229,7 +979,7 @@ class _Calls:
 
     def _fuse(self, xs: list[_Call], ys: list[_Call]) -> list[_Match]:
         """Several ops on one side where the other has one: the last of them gives what the one gives."""
-        bounds = _increasing(self._anchors(xs, ys))
+        bounds = increasing(self._anchors(xs, ys))
         made = []
         i = j = 0
         for p, q in [*bounds, (len(xs), len(ys))]:
@@ -1253,6 +1003,31 @@ class _Calls:
                 self.pair(x, y, FUSED, 0.6)
                 made.append(self.matches[x.record.call_id])
         return made
+
+    def _held_elsewhere(self) -> None:
+        """Where a function stands for a layer, the layer's parameters are among the function's arguments."""
+        owners = [
+            {m.info.param_path(q.name): (m, q) for m in side.modules for q in m.info.params}
+            for side in (self.a, self.b)
+        ]
+        for match in self.matches.values():
+            for layer, other, side in ((match.a.module, match.b, 1), (match.b.module, match.a, 0)):
+                settled = self.modules.found if side else self.modules.taken
+                if layer is None or other.module is not None or not layer.shapes or layer in settled:
+                    continue
+                records = [c.record for c in (other, other.product) if c is not None]
+                given = [owners[side].get(s.param or "") for r in records for s in r.inputs()]
+                left = [p for p in layer.info.params if not p.buffer]
+                for holder in given:
+                    if holder is None:
+                        continue
+                    owner, held = holder
+                    fit = next((p for p in left if _layout_free(p.meta.shape) == _layout_free(held.meta.shape)), None)
+                    if fit is not None:
+                        left.remove(fit)
+                        key = (layer, owner) if side else (owner, layer)
+                        names = (fit.name, held.name) if side else (held.name, fit.name)
+                        self.held.setdefault(key, {})[names[0]] = names[1]
 
 
 def _steps(first: Sequence[int], second: Sequence[int]) -> dict[int, int]:
@@ -1300,6 +1075,8 @@ def _call_score(x: _Call, y: _Call, modules: _Modules, strict: bool) -> float:
 def _how(x: _Call, y: _Call) -> tuple[str, float]:
     agree = _agree(x.output, y.output)
     sizes = x.output is not None and y.output is not None and _sizes_agree(x.output, y.output)
+    if (x.product is None) != (y.product is None):
+        return FUSED, 0.9 if agree else 0.7
     if x.name == y.name:
         how = "op" if x.module is None and y.module is None else "function for module"
         if x.module is not None and y.module is not None:
@@ -1354,7 +1131,7 @@ def _pair_slots(
 
 
 def _slots_of_calls(
-    a: Record, b: Record, known: Mapping[int, int], commutative: bool, whole: bool
+    a: Record, b: Record, known: Mapping[int, int], how: str, commutative: bool
 ) -> tuple[tuple[tuple[Slot, Slot], ...], tuple[tuple[str, Slot], ...]]:
     inputs_a, inputs_b = a.inputs(), b.inputs()
     pairs, left, right = _pair_slots(inputs_a, inputs_b)
@@ -1362,12 +1139,22 @@ def _slots_of_calls(
         (p, q), (r, s) = pairs
         if _rank(p, s) and _rank(r, q) and _crossed(known, p, q, r, s):
             pairs = [(p, s), (r, q)]
+    if how in (FUSED, "same values") and a.kind is Kind.OP and b.kind is Kind.OP:
+        # the last of several ops works on what the others made of the input
+        apart = [(p, q) for p, q in pairs if not (p.param and q.param) and not _same(known, p, q)]
+        pairs = [pair for pair in pairs if pair not in apart]
+        left += [p for p, _ in apart]
+        right += [q for _, q in apart]
     outputs_a, outputs_b = a.outputs(), b.outputs()
     more, left_out, right_out = _pair_slots(outputs_a, outputs_b)
-    if not more and len(outputs_a) == len(outputs_b) == 1 and whole:
+    if not more and len(outputs_a) == len(outputs_b) == 1 and how != FUSED:
         more, left_out, right_out = [(outputs_a[0], outputs_b[0])], [], []
     unmatched = [("reference", s) for s in (*left, *left_out)] + [("candidate", s) for s in (*right, *right_out)]
     return (*pairs, *more), tuple(unmatched)
+
+
+def _same(known: Mapping[int, int], a: Slot, b: Slot) -> bool:
+    return known[a.value] == b.value if a.value in known else _agree(a, b)
 
 
 def _crossed(known: Mapping[int, int], p: Slot, q: Slot, r: Slot, s: Slot) -> bool:
@@ -1410,9 +1197,9 @@ def match(
 ) -> Matching:
     """Pair the records of two traces of one network; whatever finds no partner is listed.
 
-    `hints` maps paths of the reference to paths of the candidate: ``{"encoder.{i}.attn": "blocks.{i}.attention"}``, where
-    ``{i}`` is any one segment or a part of one, ``*`` any one segment and ``**`` any number of them. What lies below a
-    hinted module pairs only with what lies below its partner.
+    `hints` maps paths of the reference to paths of the candidate: ``{"encoder.{i}.attn": "blocks.{i}.attention"}``,
+    where ``{i}`` is any one segment or a part of one, ``*`` any one segment and ``**`` any number of them. What lies
+    below a hinted module pairs only with what lies below its partner.
 
     >>> from twinscope.records import Slot, TensorMeta
     >>> def trace(framework: str, op: str) -> TraceLike:
@@ -1480,8 +1267,8 @@ def _assemble(a: _Side, b: _Side, modules: _Modules, calls: _Calls) -> Matching:
     known: dict[int, int] = {}
     together = sorted([*calls.matches.values(), *calls.fused], key=lambda m: (m.a.record.index, m.b.record.index))
     for m in together:
-        commutative = m.a.name == m.b.name and m.a.name in _COMMUTATIVE
-        slots, rest = _slots_of_calls(m.a.record, m.b.record, known, commutative, m.how != FUSED)
+        commutative = m.a.name == m.b.name and m.a.name in COMMUTATIVE
+        slots, rest = _slots_of_calls(m.a.record, m.b.record, known, m.how, commutative)
         if m.a.record.phase is m.b.record.phase:
             pairs.append(Pair(m.a.record, m.b.record, m.how, m.confidence, slots, rest))
         for p, q in slots:
@@ -1494,26 +1281,28 @@ def _assemble(a: _Side, b: _Side, modules: _Modules, calls: _Calls) -> Matching:
         )
         for x, y in twins:
             pairs.append(Pair(x, y, m.how, m.confidence, *_named_slots(x, y, names)))
-    pairs += _states(a, b, modules, calls.steps)
-    pairs.sort(key=lambda p: (p.reference.index, p.candidate.index))
-    used_a = {id(p.reference) for p in pairs}
-    used_b = {id(p.candidate) for p in pairs}
-    lone_a = {m for m in a.modules if m not in modules.found} - {x for x, _ in modules.fused}
-    lone_b = {m for m in b.modules if m not in modules.taken} - {y for _, y in modules.fused}
     made = [
         ModulePair(x.path, found.partner.path, found.how, found.confidence, _params(x, found.partner))
         for x, found in modules.found.items()
     ]
     made += [ModulePair(x.path, y.path, FUSED, 0.8) for x, y in modules.fused]
+    for (x, y), held in calls.held.items():
+        roles = {p.name: p.role for p in x.info.params}
+        made.append(ModulePair(x.path, y.path, FUSED, 0.8, tuple((p, q, roles[p]) for p, q in held.items())))
     place = {m.path: m.index for m in a.modules}
     made.sort(key=lambda m: place[m.reference])
+    pairs += _states(a, b, made, calls.steps)
+    pairs.sort(key=lambda p: (p.reference.index, p.candidate.index))
+    used_a = {id(p.reference) for p in pairs}
+    used_b = {id(p.candidate) for p in pairs}
+    paired = ({m.reference for m in made}, {m.candidate for m in made})
     return Matching(
         pairs=tuple(pairs),
         modules=tuple(made),
         unmatched_reference=tuple(r for r in a.records if id(r) not in used_a),
         unmatched_candidate=tuple(r for r in b.records if id(r) not in used_b),
-        unmatched_modules_reference=tuple(m.info for m in a.modules if m in lone_a),
-        unmatched_modules_candidate=tuple(m.info for m in b.modules if m in lone_b),
+        unmatched_modules_reference=tuple(m.info for m in a.modules if m.path not in paired[0]),
+        unmatched_modules_candidate=tuple(m.info for m in b.modules if m.path not in paired[1]),
     )
 
 
@@ -1527,27 +1316,21 @@ def _named_slots(
     return pairs, (*rest, *(("candidate", s) for s in others.values()))
 
 
-def _states(a: _Side, b: _Side, modules: _Modules, steps: Mapping[int, int]) -> list[Pair]:
-    table = {(r.phase, r.path, r.step, r.nth): r for r in b.states}
-    fused: dict[str, list[_Module]] = defaultdict(list)
-    for x, y in modules.fused:
-        fused[x.path].append(y)
+def _states(a: _Side, b: _Side, modules: Iterable[ModulePair], steps: Mapping[int, int]) -> list[Pair]:
+    partners: dict[str, list[ModulePair]] = defaultdict(list)
+    for m in modules:
+        partners[m.reference].append(m)
+    others = {(r.phase, b.by_path[r.path].path, r.step, r.nth): r for r in b.states}
     pairs = []
     for r in a.states:
-        if r.step not in steps:
-            continue
-        x = a.by_path[r.path]
-        found = modules.found.get(x)
-        if found is not None:
-            other = table.get((r.phase, found.partner.path, steps[r.step], r.nth))
-            if other is not None:
-                names = {p: q for p, q, _ in _params(x, found.partner)}
-                pairs.append(Pair(r, other, found.how, found.confidence, *_named_slots(r, other, names)))
-        for y in fused.get(x.path, ()):
-            other = table.get((r.phase, y.path, steps[r.step], r.nth))
-            if other is not None:
-                pairs.append(Pair(r, other, FUSED, 0.8, *_named_slots(r, other, {})))
-    return pairs
+        if r.step in steps:
+            for m in partners[a.by_path[r.path].path]:
+                other = others.get((r.phase, m.candidate, steps[r.step], r.nth))
+                if other is not None:
+                    names = {p: q for p, q, _ in m.params}
+                    pairs.append(Pair(r, other, m.how, m.confidence, *_named_slots(r, other, names)))
+    times = Counter(id(r) for p in pairs for r in (p.reference, p.candidate))
+    return [replace(p, how=FUSED) if times[id(p.reference)] > 1 or times[id(p.candidate)] > 1 else p for p in pairs]
 
 
 def _resolve(

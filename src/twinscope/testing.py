@@ -236,19 +236,24 @@ def _run(adapter: Adapter, case: Case, model: Any, watch: Callable[[], Any] | No
 
 
 def _untouched(adapter: Adapter, case: Case) -> None:
-    """Outputs, gradients, buffers and random state are bit-identical with and without watching."""
+    """Outputs, gradients, buffers and random state are bit-identical with and without watching.
+
+    Some kernels choose how to cut their work while they run (MindSpore's log), so that a model need not repeat itself to
+    the last bit even when nobody watches. What a watched run gives must be among what unwatched runs give.
+    """
     model = case.build()
-    plain = _outcome(adapter, case, model, None)
-    again = _outcome(adapter, case, model, None)
-    compared = 0
+    plain = [_outcome(adapter, case, model, None) for _ in range(2)]
     for level in Level:
         for keep in ("stats", "tensors"):
             watched = _outcome(adapter, case, model, Plan(level=level, keep=keep, backward=case.backward))
-            for name, value in plain.items():
-                if _equal(value, again[name]):  # what does not repeat without watching proves nothing
-                    _need(_equal(value, watched[name]), f"{name} differs when watched (level={level}, keep={keep})")
-                    compared += 1
-    _need(compared, "nothing about this model repeats, so nothing was proven")
+            _need(set(watched) == set(plain[0]), f"watched: {sorted(set(watched) ^ set(plain[0]))} appear or vanish")
+            for name, value in watched.items():
+                for _ in range(12):
+                    if any(_equal(value, p[name]) for p in plain):
+                        break
+                    plain.append(_outcome(adapter, case, model, None))
+                else:
+                    raise _Broken(f"{name} differs when watched (level={level}, keep={keep})")
 
 
 def _outcome(adapter: Adapter, case: Case, model: Any, plan: Plan | None) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 Modules are watched by hooks (with keyword arguments, told about failures by the enclosing call), public API calls by a
 `TorchFunctionMode`, which sees functions, Tensor methods and operators however they were imported, outermost only, and
 patches nothing. Gradients are watched by tensor hooks that return None, so the graph stays the user's own.
+
+The mode is off while the autograd engine runs, so under ``checkpoint(..., use_reentrant=True)``, which runs the region
+without gradients first, modules of the region get their gradients from the recomputation, ops do not.
 """
 
 from __future__ import annotations
@@ -396,10 +399,6 @@ class _Ops(TorchFunctionMode):
         except KeyError:
             name = self._names[func] = _op_name(func)
         if name is None:
-            if func is torch.Tensor.backward:
-                # The engine runs inside this call, where the mode is off: recomputation would not be seen.
-                with self:
-                    return _backward(*args, **kwargs)
             return func(*args, **kwargs)
         token = self.sink.enter_op(name, args, kwargs)
         if token is None:
@@ -411,13 +410,6 @@ class _Ops(TorchFunctionMode):
             raise
         self.sink.leave(token, output)
         return output
-
-
-def _backward(
-    tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
-) -> None:
-    """What Tensor.backward does, without asking the mode again."""
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _op_name(func: Any) -> str | None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..records import Overall, Phase, Verdict
-from .tree import MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
+from .tree import AGREEING, MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -381,7 +381,7 @@ def _node(page: Page, node: Node) -> Text:
     loud = node.mark in (Mark.BUG, Mark.MISSING, Mark.UNDECIDED)
     parts = [page.part(node.label, "bold" if loud else "")]
     if node.merged:
-        return page.join([*parts, page.part(f"({node.hidden} calls)", "dim")], "  ")
+        return page.join([*parts, page.part(f"({_calls_word(node.hidden)})", "dim")], "  ")
     if node.type:
         parts.append(page.part(node.type, "dim"))
     if node.candidate:
@@ -396,8 +396,13 @@ def _node(page: Page, node: Node) -> Text:
     if node.source:
         parts.append(page.part(node.source, "cyan"))
     if node.hidden:
-        parts.append(page.part(f"({node.hidden} calls inside, the same)", "dim"))
+        word = "all agree" if node.mark in AGREEING else f"all {node.mark}"
+        parts.append(page.part(f"({_calls_word(node.hidden)} inside, {word})", "dim"))
     return page.join(parts, "  ")
+
+
+def _calls_word(count: int) -> str:
+    return f"{count} call{'' if count == 1 else 's'}"
 
 
 _PLACE_WORD = {
