@@ -108,7 +108,7 @@ def watch_once(
     args, kwargs = as_arguments(adapter, inputs)
     with unchanged(adapter, model):
         adapter.seed(seed)
-        run = Capture(model, path, plan, rank=0, world=1)
+        run = Capture(model, path, plan, adapter=adapter)
         with run:
             adapter.run(model, args, kwargs, loss, plan.backward)
     if run.error is not None:

@@ -868,8 +868,17 @@ def _inner_alias(info: ModuleInfo, tied_to: str | None) -> bool:
 class Capture:
     """A watched run; made by `capture`, used as a context manager."""
 
-    def __init__(self, model: Any, path: str | os.PathLike[str] | None, plan: Plan, rank: int, world: int) -> None:
-        self.adapter = adapter_for(model)
+    def __init__(
+        self,
+        model: Any,
+        path: str | os.PathLike[str] | None,
+        plan: Plan,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.adapter = adapter or adapter_for(model)
         self.model = model
         self.plan = plan
         self.path = Path(path) if path is not None else None
@@ -992,7 +1001,7 @@ def capture(
         raise OptionError(f"rank={rank!r} is not a rank", hint="hand in the process's rank, 0 or more, or None")
     if path is not None and rank is not None:
         path = Path(path) / f"rank{rank}"
-    return Capture(model, path, plan, rank or 0, 1)
+    return Capture(model, path, plan, rank=rank or 0)
 
 
 __all__: Sequence[str] = ("Capture", "Plan", "Recorder", "TwinscopeWarning", "capture")

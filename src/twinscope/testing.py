@@ -272,7 +272,7 @@ def _outcome(adapter: Adapter, case: Case, model: Any, plan: Plan | None) -> dic
             if plan is None:
                 output, loss = adapter.run(model, args, kwargs, None, case.backward)
             else:
-                with Capture(model, None, plan, 0, 1) as run:
+                with Capture(model, None, plan, adapter=adapter) as run:
                     output, loss = adapter.run(model, args, kwargs, None, case.backward)
                 _need(run.error is None, str(run.error))
         finally:
@@ -300,7 +300,7 @@ def _nothing_left(adapter: Adapter, case: Case) -> None:
     _run(adapter, case, model)
     before = _attributes(adapter, model)
     plan = Plan(level=Level.OP, keep="stats", backward=case.backward)
-    raised = _run(adapter, case, model, lambda: Capture(model, None, plan, 0, 1))
+    raised = _run(adapter, case, model, lambda: Capture(model, None, plan, adapter=adapter))
     _need((raised is not None) == (case.raises is not None), f"raised {raised!r}")
     after = _attributes(adapter, model)
     for path in before:
@@ -323,7 +323,7 @@ def _trace(adapter: Adapter, case: Case) -> None:
     model = case.build()
     plan = Plan(level=Level.OP, keep="tensors", backward=case.backward)
     args, kwargs = as_arguments(adapter, case.inputs)
-    with unchanged(adapter, model), Capture(model, None, plan, 0, 1) as run:
+    with unchanged(adapter, model), Capture(model, None, plan, adapter=adapter) as run:
         output, loss = adapter.run(model, args, kwargs, None, case.backward)
     trace = run.trace
     _need(run.error is None, str(run.error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import string
 import subprocess
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.trace_factory import FakeTensor, FakeTrace, TraceFactory
 
 from twinscope.errors import MatchError
 from twinscope.match import FUSED, Matching, Pair, TraceLike, canonical_op, match
+from twinscope.pairing.sequences import align
 from twinscope.records import Kind, Phase, Record
+from unit.trace_factory import FakeTensor, FakeTrace, TraceFactory
 
 
 def where(matching: Matching, phase: Phase = Phase.FORWARD) -> list[tuple[str, str]]:
@@ -183,9 +185,9 @@ def attention_net(
 @pytest.mark.parametrize(
     "names",
     [
-        "torch.nn.functional.linear paddle.nn.functional.linear mindspore.ops.dense mindspore.mint.nn.functional.linear",
+        "torch.nn.functional.linear paddle.nn.functional.linear mindspore.ops.dense mindspore.mint.linear",
         "torch.Tensor.matmul torch.Tensor.__matmul__ torch.bmm paddle.Tensor.__matmul__ mindspore.ops.BatchMatMul",
-        "torch.add torch.Tensor.add_ paddle.Tensor.__add__ torch.Tensor.__radd__ mindspore.ops.Add torch.Tensor.__iadd__",
+        "torch.add torch.Tensor.add_ paddle.Tensor.__add__ torch.Tensor.__radd__ mindspore.ops.Add",
         "torch.cat paddle.concat mindspore.ops.Concat torch.concatenate",
         "torch.flatten torch.Tensor.view torch.Tensor.reshape paddle.reshape mindspore.ops.Reshape torch.squeeze",
         "torch.permute torch.Tensor.transpose torch.swapaxes torch.Tensor.T torch.Tensor.t mindspore.ops.Transpose",
@@ -368,24 +370,74 @@ def test_another_function_is_not_taken_for_the_module() -> None:
     assert gelu.confidence < 0.5
 
 
-def test_linear_with_a_parameter_of_its_own() -> None:
+def own_parameters(parts: tuple[str, ...], bias: bool = True) -> FakeTrace:
+    """Two products with parameters that the root holds, each done by `parts`."""
     t = TraceFactory()
-    t.module("", weight=(8, 6), bias=(8,))
+    t.module("", w1=(8, 6), b1=(8,), w2=(5, 8), b2=(5,))
+    t.state()
     x = t.tensor((4, 6))
     with t.call("", x) as root:
-        y = t.op("torch.nn.functional.linear", x, t.weight(""), t.weight("", "bias"), out=(4, 8))
-        root.returns(y)
-    functional = t.trace()
-    t = TraceFactory()
-    t.module("fc", "linear", weight=(8, 6), bias=(8,))
+        for n, out in (("1", 8), ("2", 5)):
+            weights = (t.weight("", f"w{n}"), t.weight("", f"b{n}"))
+            if parts == ("linear",):
+                x = t.op("torch.nn.functional.linear", x, *weights[: 2 if bias else 1], out=(4, out), uid=n)
+            else:
+                x = t.op("torch.matmul", x, weights[0], out=(4, out))
+                if bias:
+                    x = t.op("torch.add", x, weights[1], uid=n)
+        root.returns(x)
+    t.backward()
+    return t.trace()
+
+
+def two_layers() -> FakeTrace:
+    t = TraceFactory("paddle")
+    t.module("fc1", "linear", weight=(6, 8), bias=(8,))
+    t.module("fc2", "linear", weight=(8, 5), bias=(5,))
+    t.state()
     x = t.tensor((4, 6))
     with t.call("", x) as root:
-        root.returns(t.leaf("fc", x, out=(4, 8)))
-    found = checked(functional, t.trace())
-    pair = pair_of(found, "(root) · linear")
-    assert pair.candidate.where == "fc"
-    assert slot_names(pair) == [("in.0", "in.0"), ("out", "out")]
-    assert [s.name for side, s in pair.unmatched_slots if side == "reference"] == ["in.1", "in.2"]
+        root.returns(t.leaf("fc2", t.leaf("fc1", x, out=(4, 8)), out=(4, 5)))
+    t.backward()
+    return t.trace()
+
+
+@pytest.mark.parametrize("parts", [("linear",), ("matmul", "add")])
+def test_functions_with_parameters_of_their_own_for_layers(parts: tuple[str, ...]) -> None:
+    first, second = own_parameters(parts), two_layers()
+    for swap in (False, True):
+        found = checked(second, first) if swap else checked(first, second)
+        calls = [
+            (p.candidate, p.reference) if swap else (p.reference, p.candidate)
+            for p in found.pairs
+            if p.reference.phase is Phase.FORWARD
+        ]
+        assert [(a.op, b.path) for a, b in calls][:2] == [(parts[-1], "fc1"), (parts[-1], "fc2")]
+        held = {(m.candidate if swap else m.reference, m.reference if swap else m.candidate): m for m in found.modules}
+        names = [{p if swap else q, q if swap else p} for p, q, _ in held[("", "fc1")].params]
+        assert names in ([{"weight", "w1"}, {"bias", "b1"}], [{"bias", "b1"}, {"weight", "w1"}])
+        states = [p for p in found.pairs if p.reference.kind is Kind.STATE]
+        assert len(states) == 4 and all(p.how == FUSED and len(p.slots) == 2 for p in states)
+        assert not [r for r in (*found.unmatched_reference, *found.unmatched_candidate) if r.kind is Kind.STATE]
+
+
+def test_product_and_bias_for_one_op() -> None:
+    whole, parts = own_parameters(("linear",)), own_parameters(("matmul", "add"))
+    found = checked(whole, parts)
+    assert where(found)[:2] == [("(root) · linear", "(root) · add"), ("(root) · linear", "(root) · add")]
+    first = found.pairs[1]
+    assert first.how == FUSED
+    assert slot_names(first) == [("in.2", "in.1"), ("out", "out")]  # what the addition was given is no input of linear
+    assert {r.op for r in found.unmatched_candidate} == {"matmul"}
+
+
+def test_a_bias_that_was_dropped_leaves_the_products_paired() -> None:
+    for found in (
+        checked(own_parameters(("linear",)), own_parameters(("linear",), bias=False)),
+        checked(own_parameters(("linear",)), own_parameters(("matmul",), bias=False)),
+    ):
+        assert [a for a, _ in where(found)] == ["(root) · linear", "(root) · linear", "(root)"]
+        assert not found.unmatched_candidate
 
 
 # -- q, k, v ---------------------------------------------------------------------------------------------------------
@@ -477,6 +529,38 @@ def test_fused_qkv_is_named() -> None:
         assert len(others) == 1 and others[0].how != FUSED
         state = [p for p in found.pairs if p.how == FUSED and p.reference.phase is Phase.WEIGHT]
         assert len(state) == 3 and all(p.slots == () for p in state)
+
+
+def test_one_in_projection_for_three_inner_layers() -> None:
+    """Frameworks' own attention layers: the parameters are divided in another way, the layers are the same."""
+
+    def net(inner: bool, width: int = 16) -> FakeTrace:
+        t = TraceFactory()
+        own = {} if inner else {"in_proj_weight": (3 * width, 16), "in_proj_bias": (3 * width,)}
+        t.module("mha", "multihead_attention", **own)
+        for name in ("q_proj", "k_proj", "v_proj") if inner else ():
+            t.module(f"mha.{name}", "linear", weight=(16, 16), bias=(16,))
+        t.module("mha.out_proj", "linear", weight=(16, 16), bias=(16,))
+        t.state()
+        x = t.tensor((2, 5, 16))
+        with t.call("", x) as root, t.call("mha", x) as call:
+            if inner:
+                for name in ("q_proj", "k_proj", "v_proj"):
+                    y = t.leaf(f"mha.{name}", x)
+                y = t.leaf("mha.out_proj", y)
+            else:
+                y = t.op("torch.multi_head_attention_forward", x)
+            call.returns(y)
+            root.returns(y)
+        return t.trace()
+
+    for first, second in ((net(False), net(True)), (net(True), net(False))):
+        found = checked(first, second)
+        assert modules(found)["mha.out_proj"] == "mha.out_proj"
+        assert len([m for m in found.modules if m.how == FUSED]) == 3
+        assert len([p for p in found.pairs if p.how == FUSED and p.reference.kind is Kind.STATE]) == 3
+        assert pair_of(found, "mha").candidate.where == "mha"
+    assert not [m for m in checked(net(False, width=8), net(True)).modules if m.how == FUSED]
 
 
 def test_three_separate_ones_are_not_fused() -> None:
@@ -816,6 +900,24 @@ def test_hints_that_name_nothing(hints: object, message: str) -> None:
         match(towers(("left", "right")), towers(("one", "two")), hints=hints)  # type: ignore[arg-type]
 
 
+def test_without_a_run_names_decide() -> None:
+    """Modules alone, as when weights are copied: layers of one shape, defined in another order."""
+
+    def modules_only(*paths: str) -> FakeTrace:
+        t = TraceFactory()
+        for p in paths:
+            t.module(p, "layer_norm" if "norm" in p else "linear", weight=(8,) if "norm" in p else (8, 8))
+        return t.trace()
+
+    reference = modules_only("fc1", "norm", "fc2")
+    found = modules(checked(reference, modules_only("fc2", "norm", "fc1")))
+    assert found == {"": "", "fc1": "fc1", "norm": "norm", "fc2": "fc2"}
+    found = modules(checked(reference, modules_only("linear2", "norm", "linear1")))
+    assert found == {"": "", "fc1": "linear1", "norm": "norm", "fc2": "linear2"}
+    found = modules(checked(reference, modules_only("a", "norm", "b")))
+    assert found == {"": "", "fc1": "a", "norm": "norm", "fc2": "b"}
+
+
 # -- properties ------------------------------------------------------------------------------------------------------
 
 Spec = list[tuple[str, int]]  # what happens, one after another: a layer and its width, or the end of a block
@@ -921,6 +1023,44 @@ def test_identity(spec: Spec, seed: int) -> None:
     found = checked(trace, trace)
     assert all(p.reference is p.candidate and p.confidence >= 0.95 for p in found.pairs)
     assert not found.unmatched_reference
+
+
+# -- sequences -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distinct", [3, 40])
+@pytest.mark.parametrize("cut", [0, 300])
+def test_long_sequences_align_in_time(distinct: int, cut: int) -> None:
+    rng = random.Random(distinct)
+    a = [rng.randrange(distinct) for _ in range(3000)]
+    marks = sorted(rng.sample(range(3000), 60))
+    b = [x for i, x in enumerate(a) if i not in marks and not 1000 <= i < 1000 + cut]
+    origin = [i for i in range(3000) if i not in marks and not 1000 <= i < 1000 + cut]
+    calls = 0
+
+    def score(i: int, j: int) -> float:
+        nonlocal calls
+        calls += 1
+        return 1.0 if a[i] == b[j] else -1.0
+
+    found = sorted(align(a, b, score))
+    assert all(p < q and m < n for (p, m), (q, n) in itertools.pairwise(found))
+    assert all(a[i] == b[j] for i, j in found)
+    right = sum(origin[j] == i for i, j in found)
+    assert right > 0.9 * len(b)
+    assert calls < 200 * len(a)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
+def test_short_sequences_align_in_the_best_way(a: list[str], b: list[str]) -> None:
+    found = sorted(align(a, b, lambda i, j: 1.0 if a[i] == b[j] else -1.0))
+    assert all(p < q and m < n for (p, m), (q, n) in itertools.pairwise(found))
+    longest = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            longest[i + 1][j + 1] = longest[i][j] + 1 if x == y else max(longest[i][j + 1], longest[i + 1][j])
+    # keys that occur once anchor the rest, which can cost a few of the longest
+    assert len(found) >= 0.6 * longest[-1][-1]
 
 
 # -- the rest --------------------------------------------------------------------------------------------------------

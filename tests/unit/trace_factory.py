@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twinscope.records import (
     OUTSIDE,
@@ -43,6 +43,7 @@ class FakeTensor:
     value: int
     content: str | None = None
     dtype: str = "float32"
+    param: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ class TraceFactory:
         name = type or (f"{self.framework}.nn.{kind}" if kind else f"user.{path or 'Net'}")
         self.infos[path] = ModuleInfo(path, name, kind, kind is not None, held, aliases)
         self._weights[path] = {
-            n: self.tensor(shape, None if content is None else f"{content}.{roles.get(n, n)}")
+            n: replace(
+                self.tensor(shape, None if content is None else f"{content}.{roles.get(n, n)}"),
+                param=self.infos[path].param_path(n),
+            )
             for n, shape in params.items()
         }
 
@@ -262,7 +266,7 @@ class TraceFactory:
 
 def _slot(name: str, tensor: FakeTensor) -> Slot:
     stats = None if tensor.content is None else _stats(tensor.content)
-    return Slot(name, TensorMeta(tensor.shape, tensor.dtype), tensor.value, stats)
+    return Slot(name, TensorMeta(tensor.shape, tensor.dtype), tensor.value, stats, param=tensor.param)
 
 
 def _stats(content: str) -> Stats:

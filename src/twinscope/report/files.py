@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -65,9 +66,9 @@ def write_text(text: str, path: str | os.PathLike[str]) -> Path:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raise now what writing to `path` would raise after the work is done."""
     target = Path(path)
-    if target.is_dir():
+    if os.path.isdir(target):
         raise OptionError(f"{target} is a directory", hint="name a file, such as report.json")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise OptionError(f"{target}: there is no directory {target.parent}", hint="make it first, or name another")
 
 
@@ -83,7 +84,8 @@ def _write(path: Path, write: Callable[[TextIO], Any]) -> Path:
             write(file)
         os.replace(part, path)
     except BaseException as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise

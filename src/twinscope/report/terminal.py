@@ -55,7 +55,7 @@ _VERDICT_STYLES = {Overall.SAME: "bold green", Overall.DIFFERENT: "bold red", Ov
 #: what stands for a sign where only ASCII can be shown
 _ASCII = str.maketrans({"·": ":", "…": "...", "×": "x", "│": "|", "├": "|", "└": "`", "─": "-", "←": "<-", "–": "-"})
 _GUIDES = ("│  ", "├─ ", "└─ ", "   ")
-_WORDS = re.compile(r"\s+|[^\s./,_:\\-]*[./,_:\\-]?")
+_PIECES = re.compile(r"[^./,_:\\-]*[./,_:\\-]|[^./,_:\\-]+")  # of a word: it may be broken after these signs
 
 
 def supports_color(stream: TextIO) -> bool:
@@ -203,41 +203,28 @@ class Page:
 
 def _wrap(text: Text, first: int, rest: int) -> list[Text]:
     """Lines of at most `first`, then `rest` cells: broken at spaces, else after a dot or the like, else anywhere."""
-    plain = text.plain
+    first, rest = max(first, 4), max(rest, 4)
     offsets: list[int] = []
-    room, used = max(first, 4), 0
-    start_of_line, last_space = 0, -1
-    for match in _WORDS.finditer(plain):
-        piece, at = match.group(), match.start()
-        if not piece:
+    used, room = 0, first
+    for match in re.finditer(r"(\s*)(\S+)", text.plain):
+        gap, word, at = cell_len(match[1]), cell_len(match[2]), match.start(2)
+        if used + gap + word <= room:
+            used += gap + word
             continue
-        size = cell_len(piece)
-        if piece.isspace():
-            used += size
-            last_space = match.end()
-            continue
-        if used + size > room:
-            # a whole word goes down together where it fits there
-            word = re.match(r"\S+", plain[max(last_space, start_of_line) :])
-            whole = cell_len(word.group()) if word else size
-            if last_space > start_of_line and whole <= max(rest, 4):
-                offsets.append(last_space)
-                start_of_line = last_space
-                used = cell_len(plain[last_space:at])
-            elif at > start_of_line and used:
-                offsets.append(at)
-                start_of_line, used = at, 0
-            room = max(rest, 4)
-        while used + size > room:  # one piece longer than a line
-            taken, cells = 0, used
-            while cells + cell_len(piece[taken]) <= room:
-                cells += cell_len(piece[taken])
-                taken += 1
-            at += taken
-            piece = piece[taken:]
+        if used and (word <= rest or used + gap >= room):
             offsets.append(at)
-            start_of_line, used, size, room = at, 0, cell_len(piece), max(rest, 4)
-        used += size
+            used, room, gap = 0, rest, 0
+        used += gap
+        for piece in _PIECES.findall(match[2]):
+            if used + cell_len(piece) > room and used:
+                offsets.append(at)
+                used, room = 0, rest
+            for character in piece if cell_len(piece) > room else (piece,):
+                if used + cell_len(character) > room:
+                    offsets.append(at)
+                    used, room = 0, rest
+                used += cell_len(character)
+                at += len(character)
     lines = list(text.divide(offsets)) if offsets else [text]
     for line in lines:
         line.rstrip()
@@ -422,12 +409,14 @@ def _worst(page: Page, report: Report) -> None:
     page.heading(f"Largest errors, all within what {report.allowance}" if agreeing else "Worst pairs")
     header = ("", "pass", "where", "tensor", "error", "limit", "times", "worst element: reference | candidate")
     rows = [_cells(page, row) for row in report.worst]
+    left = report.worst_left
     if not _table(page, [header, *rows]) and not _table(page, [r[:-1] for r in (header, *rows)]):
-        for row, cells in zip(report.worst, rows, strict=True):
+        left += max(len(rows) - _BLOCKS, 0)
+        for row, cells in list(zip(report.worst, rows, strict=True))[:_BLOCKS]:
             page.add(page.part(cells[2], "bold"), page.part(f"  {cells[0]} ", _STYLES[row.mark]))
             page.add(f"{cells[1]} {cells[3]}: error {cells[4]}, limit {cells[5]}{_more(cells)}", "    ")
-    if report.worst_left:
-        page.add(page.part(f"  and {report.worst_left} more (--csv FILE, or result.pairs, has them all)", "dim"))
+    if left:
+        page.add(page.part(f"and {left} more (--csv FILE, or result.pairs, has them all)", "dim"), "  ")
 
 
 def _table(page: Page, rows: Sequence[Sequence[str]]) -> bool:
@@ -446,7 +435,8 @@ def _table(page: Page, rows: Sequence[Sequence[str]]) -> bool:
     return True
 
 
-_RIGHT = (4, 5, 6)
+_RIGHT = (4, 5, 6)  # columns of numbers
+_BLOCKS = 4  # pairs that are drawn where a table has no room
 
 
 def _more(cells: Sequence[str]) -> str:
@@ -479,7 +469,7 @@ def _others(page: Page, report: Report, most: int = 12) -> None:
         return
     page.heading("Other findings" if report.first else "Findings")
     for entry in report.others[:most]:
-        wheres = list(dict.fromkeys(p.where or "-" for p in entry.places))
+        wheres = list(dict.fromkeys(p.where for p in entry.places if p.where))
         sources = list(dict.fromkeys(p.source for p in entry.places if p.source))
         mark = {Verdict.BUG: Mark.BUG, Verdict.MISSING: Mark.MISSING, Verdict.PRECISION: Mark.PRECISION}.get(
             entry.verdict, Mark.UNDECIDED
@@ -497,7 +487,7 @@ def _others(page: Page, report: Report, most: int = 12) -> None:
             text = page.join([text, page.part(" | ".join(sources), "cyan")], "  ")
         page.add(text, page.part(f"  {_symbol(page, mark)} ", _STYLES[mark]))
     if len(report.others) > most:
-        page.add(page.part(f"  and {len(report.others) - most} more (--json FILE, or result.findings)", "dim"))
+        page.add(page.part(f"and {len(report.others) - most} more (--json FILE, or result.findings)", "dim"), "  ")
 
 
 def _unmatched(page: Page, report: Report) -> None:
@@ -505,7 +495,7 @@ def _unmatched(page: Page, report: Report) -> None:
         return
     page.heading("Without a partner")
     for role, found in report.unmatched.items():
-        page.item(role, ", ".join(f"{n} {what}" for what, n in found.items()))
+        page.item(role, ", ".join(f"{n} {what.replace(' ', 's ' if n > 1 else ' ', 1)}" for what, n in found.items()))
 
 
 __all__: Any = ("Page", "describe_side", "render", "supports_color", "supports_unicode")

@@ -321,9 +321,8 @@ def _row(pair: PairResult, marks: _Marks) -> Row:
 
 
 def _kinds(records: Iterable[Record]) -> dict[str, int]:
-    words = {Kind.MODULE: "module calls", Kind.OP: "op calls", Kind.STATE: "states of modules"}
-    found: Counter[str] = Counter(f"{words[r.kind]} ({r.phase})" for r in records)
-    return dict(found)
+    words = {Kind.MODULE: "module", Kind.OP: "op", Kind.STATE: "state"}
+    return dict(Counter(f"{words[r.kind]} ({r.phase})" for r in records))
 
 
 # -- the tree of calls -----------------------------------------------------------------------------------------------
@@ -375,9 +374,7 @@ def label(record: Record, parent: Record | None) -> str:
     if record.kind is Kind.OP:
         name = f"{record.op}()"
         return f"{name} outside the model" if record.path == OUTSIDE else name
-    path, above = record.path or "(root)", parent.path if parent is not None else ""
-    if above and path.startswith(f"{above}."):
-        path = path[len(above) + 1 :]
+    path = _below(record.path, parent.path if parent is not None else "") or "(root)"
     return path if record.nth == 0 else f"{path} (call {record.nth + 1})"
 
 
@@ -424,7 +421,7 @@ def _tree(result: Result, marks: _Marks, step: int, fold: bool) -> tuple[Node, .
             type="" if record.kind is Kind.OP else record.op,
             path=record.path,
             phase=cause.phase,
-            candidate=_renamed(record, marks.pairs[record.index].candidate if record.index in marks.pairs else None),
+            candidate=_renamed(call, marks),
             source=str(source) if source is not None else None,
             number=_number(diff) if diff is not None and mark is Mark.BUG else None,
             children=children,
@@ -433,15 +430,24 @@ def _tree(result: Result, marks: _Marks, step: int, fold: bool) -> tuple[Node, .
     return forest(forward, make)
 
 
-def _renamed(record: Record, partner: Record | None) -> str | None:
-    """What the partner is called, where that is news: the path of an op is said by the modules above it."""
-    if partner is None:
+def _renamed(call: Call[Node], marks: _Marks) -> str | None:
+    """What the partner is called, where that is news: not when the call above already says it."""
+    pair = marks.pairs.get(call.record.index)
+    if pair is None:
         return None
+    record, partner = pair.reference, pair.candidate
     if record.kind is not partner.kind:
         return partner.where
     if record.kind is Kind.OP:
         return f"{partner.op}()" if partner.op != record.op else None
+    above = marks.pairs.get(call.parent.index) if call.parent is not None else None
+    if above is not None and _below(record.path, above.reference.path) == _below(partner.path, above.candidate.path):
+        return None
     return partner.path or "(root)" if partner.path != record.path else None
+
+
+def _below(path: str, above: str) -> str:
+    return path[len(above) + 1 :] if above and path.startswith(f"{above}.") else path
 
 
 def _worst_of(record: Record, about: Sequence[Record], marks: _Marks) -> tuple[Mark, Record]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 _FULL = 4096  # cells that are computed without a second thought
 _BAND = 24  # half the width of what is computed beyond that
 _LONG = 12  # equal keys in a row that are believed
-_SKIPS = 200  # most skips before such a row
+_SKIPS = 600  # most skips before such a row
 
 
 def increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,0 +1,1 @@
+"""How `twinscope.match` pairs two traces: evidence, each side prepared, modules, then calls, then their tensors."""
