@@ -17,6 +17,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -209,12 +210,10 @@ class _Call:
         "builtin",
         "call_id",
         "failed",
-        "expected",
         "gradients",
         "kind",
         "module",
         "nth",
-        "op_counts",
         "ops",
         "parent",
         "path",
@@ -225,7 +224,7 @@ class _Call:
         "training",
         "type",
         "wanted",
-        "watched_names",
+        "watched",
     )
 
     def __init__(self, kind: Kind, path: str, type_: str, call_id: int, parent: _Call | None, step: int) -> None:
@@ -244,12 +243,16 @@ class _Call:
         self.wanted = True
         self.slots: list[tuple[str, _Value]] = []
         self.gradients: list[tuple[str, _Value]] = []
-        self.expected = 0
-        self.watched_names: set[str] = set()
-        self.op_counts: dict[str, int] = {}
-        self.ops: list[_Call] = []
+        self.watched: list[str] = []  # slots whose gradient is awaited
+        self.ops: list[_Call] = []  # of a module call, for recomputation to find
         self.module: Any = None
         self.shadow_of: _Call | None = None  # recomputation: the call that this one repeats
+
+    def forget(self) -> None:
+        """Let go of everything: calls and values refer to each other, and the collector should not have to find out."""
+        self.slots = self.gradients = []
+        self.ops = []
+        self.parent = self.shadow_of = self.module = None
 
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -343,11 +346,14 @@ class Recorder:
         self._values: dict[int, _Value] = {}
         self._params: dict[int, str] = {}
         self._counts: dict[str, int] = {}
+        self._op_counts: dict[tuple[int, str], int] = {}
         self._open: dict[str, list[_Call]] = {}
+        self._calls: list[_Call] = []
         self._pending: list[tuple[_Call | None, dict[str, Any], list[tuple[str, _Value]]]] = []
         self._parameter_stops: list[Callable[[], None]] = []
         self._parameter_gradients: dict[str, dict[str, _Value]] = {}
         self._parameter_expected: dict[str, int] = {}
+        self._recent: deque[tuple[Any, Any, _Value]] = deque(maxlen=3)
         self._next_call = 0
         self._next_value = 0
         self._next_index = 0
@@ -478,9 +484,9 @@ class Recorder:
             call.shadow_of = repeated[ordinal] if same else call
             self._shadow_inputs(call.shadow_of, args, kwargs)
         else:
-            counts = parent.op_counts if parent is not None else self._counts
-            call.nth = counts.get(name, 0)
-            counts[name] = call.nth + 1
+            key = (parent.call_id if parent is not None else -1, name)
+            call.nth = self._op_counts.get(key, 0)
+            self._op_counts[key] = call.nth + 1
             if self.plan.sources:
                 call.source = source
             if parent is not None:
@@ -492,6 +498,7 @@ class Recorder:
     def _new_call(self, kind: Kind, path: str, type_: str, parent: _Call | None) -> _Call:
         call = _Call(kind, path, type_, self._next_call, parent, self.step)
         self._next_call += 1
+        self._calls.append(call)
         return call
 
     def _inputs(self, call: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -579,7 +586,7 @@ class Recorder:
 
     def _shadow(self, original: _Call, slot: str, tensor: Any) -> None:
         """Recomputation under a checkpoint that ran without gradients: they belong to the call that is repeated."""
-        if slot in original.watched_names or id(tensor) in self._params or not self.adapter.requires_grad(tensor):
+        if slot in original.watched or id(tensor) in self._params or not self.adapter.requires_grad(tensor):
             return
         value = self._value(tensor, measure=False)
         if not value.watched:
@@ -617,6 +624,9 @@ class Recorder:
             value.handle, value.stats = same.handle, same.stats  # the same elements in another arrangement
         if value.handle is None and value.stats is None:
             value.handle = self.adapter.measure(tensor)
+        self._store(value, tensor)
+
+    def _store(self, value: _Value, tensor: Any) -> None:
         if self._budget > 0:
             array = self.adapter.to_numpy(tensor)
             if array.nbytes <= self._budget:
@@ -640,8 +650,7 @@ class Recorder:
         value.watched = value.stop is not None
 
     def _subscribe(self, call: _Call, slot: str, value: _Value) -> None:
-        call.expected += 1
-        call.watched_names.add(slot)
+        call.watched.append(slot)
         value.call_slots.append((call, slot))
 
     def _gradient(self, value: _Value, gradient: Any) -> None:
@@ -652,14 +661,34 @@ class Recorder:
                 self.backward_seen = True
                 if not self.plan.wants_phase(Phase.BACKWARD):
                     return
-                seen = self._fresh(gradient, 0)
-                self._measure(seen, gradient)
+                seen = self._gradient_value(gradient)
                 for call, slot in value.call_slots:
                     call.gradients.append((slot, seen))
-                    if len(call.gradients) == call.expected:
+                    if len(call.gradients) == len(call.watched):
                         self._emit_backward(call)
             except Exception as error:
                 self._give_up(error)
+
+    def _gradient_value(self, gradient: Any) -> _Value:
+        """Neighbouring calls are often handed one and the same gradient, or a rearranged view of it.
+
+        The last few are held, so that while they are, equal memory means equal content.
+        """
+        key = self.adapter.memory(gradient)
+        if key is not None:
+            for other, held, value in self._recent:
+                if other == key and self.adapter.version(held) == value.version:
+                    if value.meta == self.adapter.meta(gradient):
+                        return value
+                    again = self._fresh(gradient, value.version)
+                    again.handle, again.stats = value.handle, value.stats
+                    self._store(again, gradient)
+                    return again
+        made = self._fresh(gradient, self.adapter.version(gradient))
+        self._measure(made, gradient)
+        if key is not None:
+            self._recent.append((key, gradient, made))
+        return made
 
     def _emit_backward(self, call: _Call) -> None:
         if call.gradients and not call.failed:
@@ -736,8 +765,7 @@ class Recorder:
             with self._lock:
                 try:
                     self.backward_seen = True
-                    value = self._fresh(gradient, 0)
-                    self._measure(value, gradient)
+                    value = self._gradient_value(gradient)
                     arrived = self._parameter_gradients.setdefault(info.path, {})
                     if name in arrived:  # a second backward pass in this step
                         self._emit_parameter_gradients(info)
@@ -820,8 +848,7 @@ class Recorder:
         if not self._step_open:
             return
         if self._active and self.error is None:
-            unfinished = {id(c): c for v in self._values.values() for c, _ in v.call_slots if c.gradients}
-            for call in sorted(unfinished.values(), key=lambda c: -c.call_id):
+            for call in reversed(self._calls):  # some of their gradients never came
                 self._emit_backward(call)
             for info, _ in self._modules:
                 self._emit_parameter_gradients(info)
@@ -845,7 +872,12 @@ class Recorder:
         self._parameter_gradients.clear()
         self._values.clear()
         self._params.clear()
+        for call in self._calls:
+            call.forget()
+        self._calls.clear()
+        self._recent.clear()
         self._counts.clear()
+        self._op_counts.clear()
         self._open.clear()
         self._stack.clear()
 

@@ -298,7 +298,7 @@ def run_side(order: str) -> int:
     except TwinscopeError as error:
         answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything; the parent is told
-        what = "".join(traceback.format_exception_only(type(error), error)).strip()
+        what = f"{type(error).__qualname__}: {error}".rstrip(": ")
         message = f"{doing[0]} raised {what}\n\n{_users_traceback(error)}"
         answer = {"error": {"kind": "SideError", "message": message.rstrip(), "hint": _advice(error)}}
     part = job["answer"] + ".part"

@@ -80,7 +80,7 @@ def match(
     where ``{i}`` is any one segment or a part of one, ``*`` any one segment and ``**`` any number of them. What lies
     below a hinted module pairs only with what lies below its partner.
 
-    >>> from twinscope.records import Slot, TensorMeta
+    >>> from twinscope.records import Kind, Manifest, ModuleInfo, Phase, Record, Slot, TensorMeta
     >>> def trace(framework: str, op: str) -> TraceLike:
     ...     from twinscope.store import MemoryWriter
     ...     info = ModuleInfo("", "Net", None, False)

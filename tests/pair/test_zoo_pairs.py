@@ -96,7 +96,9 @@ def state_of(framework: str, model: Any) -> dict[str, bytes]:
         for name, tensor in adapter.state(module).items():
             found[info.param_path(name)] = adapter.to_numpy(tensor).tobytes()
             gradient = adapter.gradient(tensor)
-            found[info.param_path(name) + " gradient"] = b"" if gradient is None else adapter.to_numpy(gradient).tobytes()
+            found[info.param_path(name) + " gradient"] = (
+                b"" if gradient is None else adapter.to_numpy(gradient).tobytes()
+            )
     return found
 
 

@@ -153,10 +153,10 @@ def attention(
     return y
 
 
-def define_attention(t: TraceFactory, prefix: str, names: Iterable[str], dim: int = 16, **contents: str) -> None:
+def define_attention(t: TraceFactory, prefix: str, names: Iterable[str], **contents: str) -> None:
     t.module(prefix)
     for name in names:
-        t.module(f"{prefix}.{name}", "linear", content=contents.get(name), weight=(dim, dim), bias=(dim,))
+        t.module(f"{prefix}.{name}", "linear", content=contents.get(name), weight=(16, 16), bias=(16,))
 
 
 QKVO = {"q": "q", "k": "k", "v": "v", "o": "out"}
@@ -283,7 +283,7 @@ def test_execution_order_does() -> None:
 
 def test_wrapper_module() -> None:
     for options in ({"root": "model"}, {"root": "net", "names": ("a", "b", "c")}):
-        found = checked(mlp(), mlp("paddle", **options))  # type: ignore[arg-type]
+        found = checked(mlp(), mlp("paddle", **options))
         names = options.get("names", ("fc1", "fc2", "fc3"))
         paths = [f"{options['root']}.{n}" for n in names]
         assert [modules(found)[n] for n in ("fc1", "fc2", "fc3")] == paths
@@ -1051,6 +1051,7 @@ def test_long_sequences_align_in_time(distinct: int, cut: int) -> None:
     assert calls < 200 * len(a)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
 def test_short_sequences_align_in_the_best_way(a: list[str], b: list[str]) -> None:
     found = sorted(align(a, b, lambda i, j: 1.0 if a[i] == b[j] else -1.0))
@@ -1059,8 +1060,7 @@ def test_short_sequences_align_in_the_best_way(a: list[str], b: list[str]) -> No
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             longest[i + 1][j + 1] = longest[i][j] + 1 if x == y else max(longest[i][j + 1], longest[i + 1][j])
-    # keys that occur once anchor the rest, which can cost a few of the longest
-    assert len(found) >= 0.6 * longest[-1][-1]
+    assert len(found) == longest[-1][-1]
 
 
 # -- the rest --------------------------------------------------------------------------------------------------------

@@ -258,6 +258,21 @@ def test_long_trees_lose_what_agrees_and_say_so() -> None:
     assert drawn + hidden == lines(tree)
 
 
+def test_trees_of_nothing_but_trouble_stay_bounded() -> None:
+    made = ResultFactory()
+    for call in range(1, 900, 3):
+        made.finding(made.pair(made.record(f"a.{call}", "net.M", call, 0), Verdict.BUG))
+        made.lost(made.record(f"a.{call + 1}", "net.M", call + 1, 0))
+        made.pair(made.record(f"a.{call + 2}", "net.M", call + 2, 0), Verdict.NOISE)
+    made.pair(made.record("", "net.Net", 0, None), Verdict.BUG)
+    tree = build(made.result(Overall.DIFFERENT)).tree
+    short = shorten(tree, 40)
+    assert lines(tree) == 901 and 100 < lines(short) <= 122
+    nodes = all_nodes(short)
+    assert nodes[-1].merged and nodes[-1].mark is Mark.BUG
+    assert sum(n.hidden + (not n.merged) for n in nodes) == 901
+
+
 def test_short_trees_stay_whole() -> None:
     tree = build(network(Overall.SAME)).tree
     assert shorten(tree, lines(tree)) == tree

@@ -113,6 +113,11 @@ class Adapter:
         where there is none, or where it cannot be known cheaply."""
         return None
 
+    def memory(self, tensor: Any) -> Any | None:
+        """A key that is equal for two tensors when they are the same elements in the same memory, as long as both are
+        alive; None where that cannot be known cheaply."""
+        return None
+
     # -- moving numbers --------------------------------------------------------------------------------------------
 
     def to_numpy(self, tensor: Any) -> Array:

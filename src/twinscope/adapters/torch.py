@@ -143,6 +143,10 @@ class TorchAdapter(Adapter):
     internal_paths = (_ROOT,)
     ignored_paths = (os.path.join(_ROOT, "optim") + os.sep, os.path.join(_ROOT, "utils", "data") + os.sep)
 
+    def __init__(self) -> None:
+        # most tensors of a network share a few shapes
+        self._metas: dict[Any, TensorMeta] = {}
+
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__), "numpy": np.__version__}
 
@@ -197,25 +201,31 @@ class TorchAdapter(Adapter):
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def meta(self, tensor: Any) -> TensorMeta:
-        with _CALL():
-            return TensorMeta(tuple(tensor.shape), _DTYPE_NAMES[tensor.dtype], str(tensor.device))
+        key = (tensor.shape, tensor.dtype, tensor.device)
+        known = self._metas.get(key)
+        if known is None:
+            made = TensorMeta(tuple(tensor.shape), _DTYPE_NAMES[tensor.dtype], str(tensor.device))
+            known = self._metas[key] = made
+        return known
 
     def requires_grad(self, tensor: Any) -> bool:
-        with _CALL():
-            return bool(tensor.requires_grad)
+        return bool(tensor.requires_grad)
 
     def version(self, tensor: Any) -> int:
-        with _CALL():
-            # inference-mode tensors have no version counter, and nothing may change them while it lasts
-            return 0 if tensor.is_inference() else int(tensor._version)
+        # inference-mode tensors have no version counter, and nothing may change them while it lasts
+        return 0 if tensor.is_inference() else int(tensor._version)
 
     def base(self, tensor: Any) -> Any | None:
-        with _CALL():
-            base = tensor._base
-            if base is None or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
-                return None
-            # as_strided may overlap: as many elements, but not the same ones
-            return base if tensor.is_contiguous() or _is_dense(tensor) else None
+        base = tensor._base
+        if base is None or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
+            return None
+        # as_strided may overlap: as many elements, but not the same ones
+        return base if tensor.is_contiguous() or _is_dense(tensor) else None
+
+    def memory(self, tensor: Any) -> Any | None:
+        if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
+            return None
+        return tensor.data_ptr(), tensor.numel(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
     def to_numpy(self, tensor: Any) -> Array:
         with _CALL():
@@ -309,16 +319,16 @@ class TorchAdapter(Adapter):
                 yield
 
     def watch_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Callable[[], None] | None:
+        if not tensor.requires_grad:
+            return None
+
+        def hook(gradient: Any) -> None:
+            with _CALL():
+                callback(gradient)
+
         with _CALL():
-            if not tensor.requires_grad:
-                return None
-
-            def hook(gradient: Any) -> None:
-                with _CALL():
-                    callback(gradient)
-
             remove: Callable[[], None] = tensor.register_hook(hook).remove
-            return remove
+        return remove
 
     def in_backward(self) -> bool:
         return bool(torch._C._current_graph_task_id() != -1)

@@ -152,7 +152,11 @@ class CallMatcher:
             for key, calls in tables[0].items()
             if len(calls) == len(tables[1].get(key, ())) == 1
         ]
-        return [self._pair_calls(x, y) for x, y in pairs if _call_score(x, y, self.modules, True) > 0]
+        return [
+            self._pair_calls(x, y)
+            for x, y in pairs
+            if agrees(x.output, y.output) and _call_score(x, y, self.modules, True) > 0
+        ]
 
     def _align_free(self, xs: list[Call], ys: list[Call], strict: bool) -> list[CallPair]:
         """Pairs of what is left, in order; `strict`: nothing that comes from calls known to be others."""

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+_SMALL = 1024  # cells up to which nothing but the scores decides
 _FULL = 4096  # cells that are computed without a second thought
 _BAND = 24  # half the width of what is computed beyond that
 _LONG = 12  # equal keys in a row that are believed
@@ -38,9 +39,9 @@ def align(
 ) -> list[tuple[int, int]]:
     """Pairs of positions, increasing on both sides, that maximise the sum of `score` (at most 0: not a pair).
 
-    `a` and `b` are keys: where equal ones begin, end, or occur once on both sides, they are paired without more ado.
-    What is left is settled by dynamic programming, in a band when it is long. `anchors` are paired already and are not
-    returned.
+    `a` and `b` are keys: equal ones that begin or end sequences of one length are paired without more ado, and in long
+    ones those that occur once on both sides. What is left is settled by dynamic programming, in a band when it is
+    long. `anchors` are paired already and are not returned.
     """
     found: list[tuple[int, int]] = []
     i = j = 0
@@ -70,7 +71,7 @@ def _align_range(
         if i >= p or j >= q:
             continue
         anchors: list[tuple[int, int]] = []
-        if fresh and (p - i) * (q - j) > 16:
+        if fresh and (p - i) * (q - j) > _SMALL:
             once_a, once_b = _once(a, i, p), _once(b, j, q)
             anchors = increasing(sorted((once_a[key], once_b[key]) for key in once_a.keys() & once_b.keys()))
         if not anchors and (p - i) * (q - j) > _FULL:

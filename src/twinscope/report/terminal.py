@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..records import Overall, Phase, Verdict
-from .tree import AGREEING, MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
+from .tree import MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -312,6 +312,8 @@ def _short(value: float | None) -> str:
 
 
 def _times(value: float) -> str:
+    if value < 1:
+        return f"{value:.2g}"
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
 
 
@@ -383,8 +385,7 @@ def _node(page: Page, node: Node) -> Text:
     if node.source:
         parts.append(page.part(node.source, "cyan"))
     if node.hidden:
-        word = "all agree" if node.mark in AGREEING else f"all {node.mark}"
-        parts.append(page.part(f"({_calls_word(node.hidden)} inside, {word})", "dim"))
+        parts.append(page.part(f"(+{_calls_word(node.hidden)} inside)", "dim"))
     return page.join(parts, "  ")
 
 

@@ -58,6 +58,7 @@ MEANING: Mapping[Mark, str] = {
 }
 AGREEING = frozenset({Mark.EXACT, Mark.NOISE})
 QUIET = AGREEING | {Mark.FOLLOWS, Mark.SKIPPED}
+_LOUD = frozenset({Mark.BUG, Mark.INSIDE})
 _ORDER = {mark: i for i, mark in enumerate(Mark)}
 
 
@@ -184,7 +185,7 @@ def build(result: Result, *, fold: bool = True, worst: int = 8) -> Report:
     # of two networks that agree, what came closest is of interest; exact pairs are not
     candidates = differing or [p for p in judged if p.verdict is Verdict.NOISE]
     candidates = _distinct(sorted(candidates, key=lambda p: (_ORDER[marks.of_pair(p)], -_badness(p))))
-    shown = candidates[:worst]
+    shown = candidates[: worst if differing else min(worst, 3)]
     undecided = result.verdict is Overall.UNDECIDED
     return Report(
         verdict=result.verdict,
@@ -472,14 +473,18 @@ def lines(nodes: Sequence[Node]) -> int:
 
 
 def shorten(nodes: tuple[Node, ...], limit: int) -> tuple[Node, ...]:
-    """The same forest in about `limit` lines: what agrees goes first, and every line that stands for more says so."""
-    for quiet, merging in ((AGREEING, False), (QUIET, False), (QUIET, True)):
+    """The same forest in about `limit` lines: what agrees goes first, and every line that stands for more says so.
+
+    Where there are too many bugs for that, the first ones are kept, in at most three times `limit` lines.
+    """
+    for marks, alike in ((AGREEING, None), (QUIET, None), (QUIET, True), (frozenset(Mark) - _LOUD, False)):
         if lines(nodes) <= limit:
-            break
-        nodes = tuple(_collapse(n, quiet) for n in nodes)
-        if merging:
-            nodes = _merge(nodes)
-    return nodes
+            return nodes
+        nodes = tuple(_collapse(n, marks) for n in nodes)
+        if alike is not None:
+            nodes = _merge(nodes, marks, alike)
+    kept, _ = _cut(nodes, 3 * limit)
+    return kept
 
 
 def _collapse(node: Node, quiet: frozenset[Mark]) -> Node:
@@ -490,32 +495,48 @@ def _collapse(node: Node, quiet: frozenset[Mark]) -> Node:
     return replace(node, children=tuple(_collapse(c, quiet) for c in node.children))
 
 
-def _merge(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Three or more quiet neighbours of one mark become one line."""
+def _merge(nodes: tuple[Node, ...], marks: frozenset[Mark], alike: bool) -> tuple[Node, ...]:
+    """Three or more neighbours with these marks become one line; `alike`: only if they say the same."""
     found: list[Node] = []
     run: list[Node] = []
 
     def close() -> None:
-        if len(run) >= 3:
-            count = len(run) + sum(n.hidden for n in run)
-            found.append(Node(run[0].mark, f"{run[0].label} to {run[-1].label}", hidden=count, merged=True))
-        else:
-            found.extend(run)
+        found.extend(run if len(run) < 3 else [_merged(run)])
         run.clear()
 
     for node in nodes:
-        same = not run or (node.mark is run[0].mark or {node.mark, run[0].mark} <= AGREEING)
-        if node.mark in QUIET and not node.children:
-            if not same:
-                close()
-            run.append(replace(node, mark=Mark.NOISE) if run and node.mark is not run[0].mark else node)
-            if len(run) > 1 and run[-1].mark is not run[0].mark:
-                run[0] = replace(run[0], mark=Mark.NOISE)
-        else:
+        if node.children or node.mark not in marks:
             close()
-            found.append(replace(node, children=_merge(node.children)))
+            found.append(replace(node, children=_merge(node.children, marks, alike)))
+            continue
+        same = not run or node.mark is run[0].mark or {node.mark, run[0].mark} <= AGREEING
+        if alike and not same:
+            close()
+        run.append(node)
     close()
     return tuple(found)
+
+
+def _merged(run: Sequence[Node]) -> Node:
+    """One line for several calls, with the worst of their marks."""
+    worst = min((n.mark for n in run), key=_ORDER.__getitem__)
+    count = sum(1 + n.hidden - n.merged for n in run)
+    return Node(worst, f"{run[0].label} to {run[-1].label}", hidden=count, merged=True)
+
+
+def _cut(nodes: tuple[Node, ...], room: int) -> tuple[tuple[Node, ...], int]:
+    """The first `room` lines, and how many are left of it; what is cut is one line that counts it."""
+    kept: list[Node] = []
+    for i, node in enumerate(nodes):
+        if room <= 1:
+            rest = nodes[i:]
+            count = sum(1 - n.merged + n.hidden + _calls(n.children) for n in rest)
+            worst = min((n.mark for n in rest), key=_ORDER.__getitem__)
+            kept.append(Node(worst, f"{rest[0].label} and what follows", hidden=count, merged=True))
+            return tuple(kept), 0
+        children, room = _cut(node.children, room - 1)
+        kept.append(replace(node, children=children))
+    return tuple(kept), room
 
 
 def _all_in(node: Node, marks: frozenset[Mark]) -> bool:
@@ -523,4 +544,4 @@ def _all_in(node: Node, marks: frozenset[Mark]) -> bool:
 
 
 def _calls(nodes: Sequence[Node]) -> int:
-    return sum(1 + n.hidden + _calls(n.children) for n in nodes)
+    return sum(1 - n.merged + n.hidden + _calls(n.children) for n in nodes)
