@@ -353,7 +353,8 @@ class Recorder:
         self._parameter_stops: list[Callable[[], None]] = []
         self._parameter_gradients: dict[str, dict[str, _Value]] = {}
         self._parameter_expected: dict[str, int] = {}
-        self._recent: deque[tuple[Any, Any, _Value]] = deque(maxlen=3)
+        self._recent: deque[Any] = deque(maxlen=3)
+        self._contents: dict[Any, _Value] = {}
         self._next_call = 0
         self._next_value = 0
         self._next_index = 0
@@ -618,10 +619,15 @@ class Recorder:
         return value
 
     def _measure(self, value: _Value, tensor: Any) -> None:
-        base = self.adapter.base(tensor)
-        same = self._values.get(id(base)) if base is not None else None
-        if same is not None and same.ref() is base and same.version == value.version:
-            value.handle, value.stats = same.handle, same.stats  # the same elements in another arrangement
+        """Start the statistics, unless the same elements in the same memory were measured before: under another shape,
+        or in another object. While that object lives, its memory is nobody else's."""
+        key = self.adapter.memory(tensor)
+        if key is not None:
+            same = self._contents.get(key)
+            held = same.ref() if same is not None and same.version == value.version else None
+            if same is not None and held is not None and self.adapter.memory(held) == key:
+                value.handle, value.stats = same.handle, same.stats
+            self._contents[key] = value
         if value.handle is None and value.stats is None:
             value.handle = self.adapter.measure(tensor)
         self._store(value, tensor)
@@ -670,25 +676,12 @@ class Recorder:
                 self._give_up(error)
 
     def _gradient_value(self, gradient: Any) -> _Value:
-        """Neighbouring calls are often handed one and the same gradient, or a rearranged view of it.
-
-        The last few are held, so that while they are, equal memory means equal content.
-        """
-        key = self.adapter.memory(gradient)
-        if key is not None:
-            for other, held, value in self._recent:
-                if other == key and self.adapter.version(held) == value.version:
-                    if value.meta == self.adapter.meta(gradient):
-                        return value
-                    again = self._fresh(gradient, value.version)
-                    again.handle, again.stats = value.handle, value.stats
-                    self._store(again, gradient)
-                    return again
-        made = self._fresh(gradient, self.adapter.version(gradient))
-        self._measure(made, gradient)
-        if key is not None:
-            self._recent.append((key, gradient, made))
-        return made
+        # neighbouring calls are often handed one and the same gradient, or a rearranged view of it: the last few are
+        # kept alive so that they are known again
+        value = self._fresh(gradient, self.adapter.version(gradient))
+        self._measure(value, gradient)
+        self._recent.append(gradient)
+        return value
 
     def _emit_backward(self, call: _Call) -> None:
         if call.gradients and not call.failed:
@@ -876,6 +869,7 @@ class Recorder:
             call.forget()
         self._calls.clear()
         self._recent.clear()
+        self._contents.clear()
         self._counts.clear()
         self._op_counts.clear()
         self._open.clear()

@@ -249,7 +249,7 @@ def demo(
 ) -> None:
     """Align a network with its port, then with a port that has a bug, and check that the bug is found where it is.
 
-    Example:  twinscope demo --out /tmp/demo
+    Example:  twinscope demo --out my-demo
     """
     with _errors(debug):
         from .demo import run

@@ -108,11 +108,6 @@ class Adapter:
         """A number that changes when `tensor` is changed in place (0 where the framework cannot tell)."""
         return 0
 
-    def base(self, tensor: Any) -> Any | None:
-        """The tensor that `tensor` is a rearranged view of: the same elements in the same memory, all of them; None
-        where there is none, or where it cannot be known cheaply."""
-        return None
-
     def memory(self, tensor: Any) -> Any | None:
         """A key that is equal for two tensors when they are the same elements in the same memory, as long as both are
         alive; None where that cannot be known cheaply."""

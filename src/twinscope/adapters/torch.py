@@ -215,13 +215,6 @@ class TorchAdapter(Adapter):
         # inference-mode tensors have no version counter, and nothing may change them while it lasts
         return 0 if tensor.is_inference() else int(tensor._version)
 
-    def base(self, tensor: Any) -> Any | None:
-        base = tensor._base
-        if base is None or base.numel() != tensor.numel() or base.dtype != tensor.dtype:
-            return None
-        # as_strided may overlap: as many elements, but not the same ones
-        return base if tensor.is_contiguous() or _is_dense(tensor) else None
-
     def memory(self, tensor: Any) -> Any | None:
         if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
             return None
