@@ -11,7 +11,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,16 @@ _PASS_GRADIENT = frozenset(
     unsqueeze contiguous clone identity detach to float unbind chunk split cat concat stack expand __getitem__""".split()
 )
 
+
+#: How many times larger than the error it was given a call's own error must be for the call to be blamed for it. Below
+#: that, an error that was just within the limit has merely grown past it.
+_JUMP = 4.0
+
+#: Two ways to the same numbers differ by a factor or an arrangement, not by a little.
+_GROSS = 0.05
+
+#: The most calls that two ways to the same numbers may stay apart.
+_LONGEST_WAY_ROUND = 12
 
 #: Ops whose output is as noisy as their inputs, however small it comes out.
 _ADDITIVE = frozenset({"add", "sub", "subtract", "radd", "rsub", "iadd", "isub", "neg"})
@@ -103,6 +113,7 @@ class _Flow:
     total: int = 0
     leaf_calls: set[int] = field(default_factory=set)  # calls with no recorded call inside
     consumers: dict[int, list[Record]] = field(default_factory=lambda: defaultdict(list))
+    makers: dict[int, Record] = field(default_factory=dict)  # by value: the innermost call that made it
     forward: dict[int, Record] = field(default_factory=dict)  # by call
     ancestors: dict[int, int | None] = field(default_factory=dict)  # call -> parent call
     backward: dict[tuple[str, int], Record] = field(default_factory=dict)  # (path, step) of modules
@@ -128,6 +139,7 @@ class _Flow:
                 if leaf:
                     flow.consumers[slot.value].append(record)
             for slot in record.outputs():
+                flow.makers.setdefault(slot.value, record)
                 flow.depth.setdefault(slot.value, deep + _weight(record))
                 flow.working.setdefault(slot.value, _coarser(working, slot.meta.dtype))
                 if slot.value not in flow.floor:
@@ -185,6 +197,7 @@ class _Comparison:
         self.phases = phases
         self.layers = _paired_layers(reference, candidate, matching) if fold else (frozenset(), frozenset())
         self.flow = _Flow.of(reference)
+        self.candidate_flow = _Flow.of(candidate)
         self._params = tuple(
             {(info.path, p.name): p for info in trace.manifest.modules for p in info.params}
             for trace in (reference, candidate)
@@ -204,7 +217,7 @@ class _Comparison:
             # parameters that an op was handed are compared once, as weights
             slots = [s for s in pair.slots if pair.reference.kind is Kind.STATE or not (s[0].param or s[1].param)]
             diffs = tuple(self.diff(pair, a, b) for a, b in slots)
-            found.append(PairResult(pair, _worst(d.verdict for d in diffs), diffs))
+            found.append(PairResult(pair, _verdict(pair.reference, diffs), diffs))
             if progress is not None:
                 progress(i + 1, len(pairs))
         return found
@@ -283,10 +296,13 @@ class _Comparison:
     # -- telling -------------------------------------------------------------------------------------------------------
 
     def result(self, results: list[PairResult], options: Mapping[str, Any]) -> Result:
+        results = self._other_routes(results)
+        forward = self._forward_findings(results)
+        known = {f.pair.reference.call_id for f in forward if f.pair is not None}
         findings = [
             *self._state_findings(results, Phase.WEIGHT),
-            *self._forward_findings(results),
-            *self._backward_findings(results),
+            *forward,
+            *self._backward_findings(results, known),
         ]
         findings += self._gradient_findings(results, bool(findings))
         findings += self._state_findings(results, Phase.BUFFER) if not findings else []
@@ -316,6 +332,58 @@ class _Comparison:
             options=options,
         )
 
+    def _other_routes(self, results: list[PairResult]) -> list[PairResult]:
+        """Ops that differ only because the two sides go another way to the same numbers are no bugs.
+
+        A scale applied before or after a product, a transposition done earlier: what differs in between, and grossly,
+        agrees again where it is next used, and the difference is gone. A residual sum that swallows a small branch,
+        wrong or not, is something else: there the difference is still in the sum, only small beside it.
+        """
+        used: dict[int, list[SlotDiff]] = defaultdict(list)  # by value: what was said of it where it was used
+        for result in results:
+            if result.reference.phase is Phase.FORWARD:
+                for diff in result.diffs:
+                    if diff.reference.name.startswith("in."):
+                        used[diff.reference.value].append(diff)
+        roundabout: set[int] = set()
+        for result in results:
+            record = result.reference
+            differs = record.phase is Phase.FORWARD and record.kind is Kind.OP and result.verdict is Verdict.BUG
+            if differs and _error(result, "out") > _GROSS:
+                roundabout |= self._way_back(record, used)
+        if not roundabout:
+            return results
+        return [
+            replace(r, verdict=Verdict.UNDECIDED, rejoins=True)
+            if r.verdict is Verdict.BUG and r.reference.kind is Kind.OP and r.reference.call_id in roundabout
+            else r
+            for r in results
+        ]
+
+    def _way_back(self, record: Record, used: Mapping[int, list[SlotDiff]]) -> set[int]:
+        """The calls from `record` on until all that was made of its outputs agrees again; none where it never does."""
+        passed: set[int] = set()
+        waiting = [record]
+        while waiting:
+            current = waiting.pop()
+            if current.call_id in passed:
+                continue
+            passed.add(current.call_id)
+            if len(passed) > _LONGEST_WAY_ROUND:
+                return set()
+            given = max((_absolute(d) for s in current.inputs() for d in used[s.value]), default=math.inf)
+            for slot in current.outputs():
+                users = self.flow.consumers[slot.value]
+                if not users:
+                    return set()  # it leaves the network, or is lost: nothing shows that it agrees again
+                agrees = [d for d in used[slot.value] if d.verdict in (Verdict.EXACT, Verdict.NOISE)]
+                if current is not record and len(agrees) == len(used[slot.value]) > 0:
+                    if max(map(_absolute, agrees)) > 0.01 * given:
+                        return set()
+                    continue
+                waiting += users
+        return passed if len(passed) > 1 else set()
+
     def _overall(self, results: list[PairResult], findings: list[Finding]) -> Overall:
         if any(f.verdict is Verdict.BUG for f in findings):
             return Overall.DIFFERENT
@@ -343,9 +411,8 @@ class _Comparison:
             elif trace.manifest.error is not None:
                 gaps.append(f"the {name}'s run raised {trace.manifest.error}")
             gaps += [f"the {name}'s trace: {n}" for n in trace.manifest.notes]
-        undecided = sum(r.verdict is Verdict.UNDECIDED and bool(r.diffs) for r in results)
         flips = sum(d.basis != "none" and d.verdict is Verdict.UNDECIDED for r in results for d in r.diffs)
-        if flips and undecided:
+        if flips:
             gaps.append(f"{flips} whole-number tensors differ in places, perhaps by flips of noisy numbers")
         return gaps
 
@@ -420,14 +487,66 @@ class _Comparison:
 
     def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
         forward = [r for r in results if r.reference.phase is Phase.FORWARD and r.diffs]
-        sources = [r for r in forward if _side(r, "out") is Verdict.BUG and _side(r, "in") is not Verdict.BUG]
-        return [self._finding(r) for r in self._innermost(sources)]
+        sources = [
+            r
+            for r in forward
+            if r.verdict is Verdict.BUG
+            and _side(r, "out") is Verdict.BUG
+            and _side(r, "in") is not Verdict.BUG
+            and _error(r, "out") > _JUMP * _error(r, "in")
+        ]
+        between = self._between(forward)
+        order = {id(r): i for i, r in enumerate(forward)}
+        found = sorted([*sources, *between.values()], key=lambda r: order[id(r)])
+        makers = {id(r): slots for slots, r in between.items()}
+        return [
+            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._finding(r)
+            for r in self._innermost(found)
+        ]
 
-    def _backward_findings(self, results: list[PairResult]) -> list[Finding]:
+    def _between(self, forward: list[PairResult]) -> dict[tuple[int, int], PairResult]:
+        """Calls whose input differs although what it was made from agrees: the fault lies in between, in code that has
+        no partner. By the two values that differ."""
+        made = {d.reference.value: d for r in forward for d in r.diffs if d.reference.name.split(".", 1)[0] == "out"}
+        found: dict[tuple[int, int], PairResult] = {}
+        for result in forward:
+            if result.verdict is not Verdict.BUG or result.rejoins:
+                continue
+            for diff in result.diffs:
+                if not diff.reference.name.startswith("in.") or diff.verdict is not Verdict.BUG:
+                    continue
+                before = made.get(diff.reference.value)
+                if before is None and diff.reference.value not in self.flow.makers:
+                    continue  # an input of the network itself
+                if before is not None and before.verdict is Verdict.BUG:
+                    continue  # handed on
+                found.setdefault((diff.reference.value, diff.candidate.value), result)
+        return found
+
+    def _between_finding(self, result: PairResult, values: tuple[int, int]) -> Finding:
+        makers = [flow.makers.get(value) for flow, value in zip((self.flow, self.candidate_flow), values, strict=True)]
+        names = [f"{m.op}() in {m.path or 'the root'}" if m is not None else "an input" for m in makers]
+        diff = next(d for d in result.diffs if (d.reference.value, d.candidate.value) == values)
+        finding = self._finding(result)
+        return replace(
+            finding,
+            source=tuple(  # type: ignore[arg-type]
+                m.source if m is not None and m.source is not None else s
+                for m, s in zip(makers, finding.source, strict=True)
+            ),
+            message=(
+                f"its input {diff.reference.name} differs although what came before agrees: look between, at "
+                f"{names[0]} (reference) and {names[1]} (candidate); {_describe(diff)}"
+            ),
+            numbers={**finding.numbers, "error": diff.error or 0.0, "limit": diff.limit or 0.0},
+        )
+
+    def _backward_findings(self, results: list[PairResult], known: set[int]) -> list[Finding]:
         backward = [r for r in results if r.reference.phase is Phase.BACKWARD and r.diffs]
         # a gradient with respect to a value is the sum over all that used the value: a use whose own gradient came in
         # wrong explains it, and a use that hands gradients on unchanged cannot have made it
         by_call = {r.reference.call_id: r for r in backward}
+        forwards = {r.reference.call_id: r for r in results if r.reference.phase is Phase.FORWARD}
         explained: set[int] = set()
         for result in backward:
             if result.reference.call_id in self.flow.leaf_calls and _side(result, "out") is Verdict.BUG:
@@ -435,7 +554,12 @@ class _Comparison:
                 explained.update(s.value for s in forward.inputs()) if forward else None
         sources = []
         for result in backward:
+            if result.verdict is not Verdict.BUG or result.reference.call_id in known:
+                continue
             if _side(result, "in") is not Verdict.BUG or _side(result, "out") is Verdict.BUG:
+                continue
+            given = max(_error(result, "out"), _error(forwards.get(result.reference.call_id), "in"))
+            if _error(result, "in") <= _JUMP * given:
                 continue
             forward = self.flow.forward.get(result.reference.call_id)
             if forward is None:
@@ -679,6 +803,25 @@ def _side(result: PairResult, side: str) -> Verdict | None:
     """The worst verdict among a pair's inputs ("in") or outputs ("out"); None when there is none."""
     found = [d.verdict for d in result.diffs if d.reference.name.split(".", 1)[0] == side]
     return _worst(found) if found else None
+
+
+def _verdict(record: Record, diffs: Sequence[SlotDiff]) -> Verdict:
+    """Of a pair: by what the call made, its outputs forward and its inputs' gradients backward, where it made any."""
+    made = {Phase.FORWARD: "out", Phase.BACKWARD: "in"}.get(record.phase)
+    own = [d for d in diffs if d.basis != "none" and made is not None and d.reference.name.split(".", 1)[0] == made]
+    return _worst(d.verdict for d in own or diffs)
+
+
+def _absolute(diff: SlotDiff) -> float:
+    """The error of a tensor in its own units."""
+    error = diff.error if diff.error is not None else math.inf
+    return error * _rms(diff.reference) if diff.reference.stats is not None else error
+
+
+def _error(result: PairResult | None, side: str) -> float:
+    """The largest error among a pair's inputs or outputs."""
+    diffs = result.diffs if result is not None else ()
+    return max((d.error for d in diffs if d.error is not None and d.reference.name.split(".", 1)[0] == side), default=0.0)
 
 
 def _shape(slot: Slot) -> str:

@@ -35,6 +35,7 @@ class PairResult:
     pair: Pair
     verdict: Verdict
     diffs: tuple[SlotDiff, ...]
+    rejoins: bool = False  # it differs, but only on the way: the two sides take other routes to the same numbers
 
     @property
     def reference(self) -> Record:
