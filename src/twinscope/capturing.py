@@ -175,7 +175,7 @@ def _steps(value: Any) -> range | tuple[int, ...] | None:
         value = (value,)
     if not isinstance(value, range):
         value = tuple(value) if isinstance(value, Iterable) else (value,)
-    if not value or not all(isinstance(s, int) and s >= 0 for s in value):
+    if not value or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in value):
         raise OptionError(f"steps={value!r} names no step", hint="use steps=range(0, 100, 10) or steps=[0, 5]")
     return value if isinstance(value, range) else tuple(sorted(set(value)))
 
@@ -216,6 +216,7 @@ class _Call:
         "nth",
         "ops",
         "parent",
+        "parent_id",
         "path",
         "shadow_of",
         "slots",
@@ -233,6 +234,7 @@ class _Call:
         self.type = type_
         self.call_id = call_id
         self.parent = parent
+        self.parent_id = parent.call_id if parent is not None else None
         self.step = step
         self.nth = 0
         self.args: Mapping[str, Any] = {}
@@ -349,7 +351,9 @@ class Recorder:
         self._op_counts: dict[tuple[int, str], int] = {}
         self._open: dict[str, list[_Call]] = {}
         self._calls: list[_Call] = []
-        self._pending: list[tuple[_Call | None, dict[str, Any], list[tuple[str, _Value]]]] = []
+        self._pending: list[tuple[_Call, Phase, list[tuple[str, _Value]]]] = []
+        self._wants_forward = plan.wants_phase(Phase.FORWARD)
+        self._wants_backward = plan.wants_phase(Phase.BACKWARD)
         self._parameter_stops: list[Callable[[], None]] = []
         self._parameter_gradients: dict[str, dict[str, _Value]] = {}
         self._parameter_expected: dict[str, int] = {}
@@ -576,8 +580,8 @@ class Recorder:
             return
         if call.kind is Kind.OP and not failed and not any(n.startswith("out") for n, _ in call.slots):
             return  # it computed no tensor
-        if self.plan.wants_phase(Phase.FORWARD):
-            self._emit(call, {"phase": Phase.FORWARD}, call.slots)
+        if self._wants_forward:
+            self._emit(call, Phase.FORWARD, call.slots)
 
     def _shadow_inputs(self, original: _Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if self._grad:
@@ -665,7 +669,7 @@ class Recorder:
         with self._lock:
             try:
                 self.backward_seen = True
-                if not self.plan.wants_phase(Phase.BACKWARD):
+                if not self._wants_backward:
                     return
                 seen = self._gradient_value(gradient)
                 for call, slot in value.call_slots:
@@ -685,9 +689,11 @@ class Recorder:
 
     def _emit_backward(self, call: _Call) -> None:
         if call.gradients and not call.failed:
-            order = {name: i for i, (name, _) in enumerate(call.slots)}
-            slots = sorted(call.gradients, key=lambda item: order.get(item[0], len(order)))
-            self._emit(call, {"phase": Phase.BACKWARD}, slots)
+            slots = call.gradients
+            if len(slots) > 1:  # in the order of the forward record, whatever the order of arrival
+                order = {name: i for i, (name, _) in enumerate(call.slots)}
+                slots.sort(key=lambda item: order.get(item[0], len(order)))
+            self._emit(call, Phase.BACKWARD, slots)
         call.gradients = []
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -758,7 +764,9 @@ class Recorder:
             with self._lock:
                 try:
                     self.backward_seen = True
-                    value = self._gradient_value(gradient)
+                    # not kept alive: a gradient that somebody holds is copied into .grad instead of moved
+                    value = self._fresh(gradient, self.adapter.version(gradient))
+                    self._measure(value, gradient)
                     arrived = self._parameter_gradients.setdefault(info.path, {})
                     if name in arrived:  # a second backward pass in this step
                         self._emit_parameter_gradients(info)
@@ -781,21 +789,14 @@ class Recorder:
         key = f"{phase}:{info.path}"
         nth = self._counts.get(key, 0)
         self._counts[key] = nth + 1
-        common = {
-            "phase": phase,
-            "kind": Kind.STATE,
-            "path": info.path,
-            "type": info.type,
-            "builtin": info.builtin,
-            "nth": nth,
-            "step": self.step,
-        }
-        self._emit(None, common, slots)
+        state = _Call(Kind.STATE, info.path, info.type, -1, None, self.step)
+        state.builtin, state.nth = info.builtin, nth
+        self._emit(state, phase, slots)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _emit(self, call: _Call | None, common: dict[str, Any], slots: list[tuple[str, _Value]]) -> None:
-        self._pending.append((call, common, slots))
+    def _emit(self, call: _Call, phase: Phase, slots: list[tuple[str, _Value]]) -> None:
+        self._pending.append((call, phase, slots))
         if len(self._pending) >= self.BATCH:
             self.write_pending()
 
@@ -803,21 +804,21 @@ class Recorder:
         """Read back what was measured, and hand the records over."""
         with self._lock:
             pending, self._pending = self._pending, []
-            waiting = {id(v): v for _, _, slots in pending for _, v in slots if v.stats is None and v.handle is not None}
-            measured = list(waiting.values())
-            for value, stats in zip(measured, self.adapter.collect([v.handle for v in measured]), strict=True):
-                value.stats = stats
+            waiting = [v for _, _, slots in pending for _, v in slots if v.stats is None and v.handle is not None]
+            measured = list({id(v.handle): v.handle for v in waiting}.values())
+            stats = {id(h): s for h, s in zip(measured, self.adapter.collect(measured), strict=True)}
+            for value in waiting:
+                if value.handle is not None:
+                    value.stats = stats[id(value.handle)]
+            for value in waiting:
                 value.handle = None
-            for call, common, slots in pending:
-                self.writer.record(self._record(call, common, slots))
+            for call, phase, slots in pending:
+                self.writer.record(self._record(call, phase, slots))
 
-    def _record(self, call: _Call | None, common: dict[str, Any], slots: list[tuple[str, _Value]]) -> Record:
+    def _record(self, call: _Call, phase: Phase, slots: list[tuple[str, _Value]]) -> Record:
         made = tuple([Slot(name, v.meta, v.id, v.stats, v.kept, v.param) for name, v in slots])
         index = self._next_index
         self._next_index += 1
-        if call is None:
-            return Record(index=index, call_id=-1, parent_id=None, slots=made, **common)
-        phase: Phase = common["phase"]
         return Record(
             index,
             call.step,
@@ -826,7 +827,7 @@ class Recorder:
             call.path,
             call.type,
             call.call_id,
-            call.parent.call_id if call.parent is not None else None,
+            call.parent_id,
             call.nth,
             made,
             call.args if phase is Phase.FORWARD else {},

@@ -6,6 +6,9 @@ sums are dot products over runs of `RUN` elements, added up in float64, which ke
 (relative to the sum of magnitudes). A chunk that holds NaN, infinities, or values whose squares leave float32's range
 is worked on again in float64; so is everything that is float64, an integer or complex to begin with.
 
+Where the package was built with its C kernel (see `kernels`), that takes the sums of `array_stats` for float32 and
+bfloat16: the same numbers, in one pass instead of five. Everything works without it.
+
 Any dtype that numpy or ml_dtypes can cast to a float is read. longdouble is read as float64.
 """
 
@@ -22,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import kernels
 from .errors import OptionError, TwinscopeError
 from .records import Stats
 
@@ -64,6 +68,7 @@ _SHIFT: Final = 600
 _SHIFT_FROM: Final = 480
 #: Looked up once: `array_stats` runs hundreds of times in a training step.
 _add, _minimum, _maximum, _dot = np.add.reduce, np.minimum.reduce, np.maximum.reduce, np.dot
+_one_pass = kernels.load()
 _INF: Final = math.inf
 _NAN: Final = math.nan
 
@@ -134,6 +139,12 @@ def array_stats(array: ArrayLike) -> Stats:
     source = np.asarray(array)
     dtype = source.dtype
     count = source.size
+    if _one_pass is not None and count and (sums := _one_pass(source)) is not None:
+        low, high, total, squares, bits = sums
+        big = _BIG[_F32]
+        # The kernel's extremes skip NaN; its squares do not.
+        plain = -big < low and high < big and squares < _INF
+        return _finish(source, _F32, plain, low, high, total, squares, int(bits))
     pieces: Iterable[tuple[Array, Array]]
     if dtype is _F32 and 0 < count <= STATS_CHUNK and source.flags.c_contiguous:  # most of what a capture sees
         work = dtype
@@ -164,6 +175,21 @@ def array_stats(array: ArrayLike) -> Stats:
         squares += float(_dot(values, values))
         low, high = min(low, chunk_low), max(high, chunk_high)
     fingerprint &= (1 << 8 * raw.itemsize) - 1
+    return _finish(source, work, plain, low, high, total, squares, fingerprint)
+
+
+def _finish(
+    source: Array,
+    work: np.dtype[Any],
+    plain: bool,
+    low: float,
+    high: float,
+    total: float,
+    squares: float,
+    fingerprint: int,
+) -> Stats:
+    """The statistics from the sums, or from another pass where these are not `plain` or have lost digits."""
+    count = source.size
     if not plain or (squares < count * _TINY[work] and (low != 0 or high != 0)):
         return _careful_stats(source, fingerprint)
     if low == high:

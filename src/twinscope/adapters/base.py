@@ -154,7 +154,7 @@ class Adapter:
         raise NotImplementedError
 
     def watch_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Callable[[], None] | None:
-        """Call `callback(gradient)` with the total gradient of the loss with respect to `tensor`, each time a backward
+        """Call `callback(gradient)`, which returns None, with the total gradient of the loss with respect to `tensor`, each time a backward
         pass reaches it; None when it does not require one. Returns a function that stops it. For a parameter: the
         gradient of that backward pass, before it is added to what was stored."""
         raise NotImplementedError

@@ -11,8 +11,10 @@ without gradients first, modules of the region get their gradients from the reco
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import ml_dtypes
@@ -269,13 +271,14 @@ class TorchAdapter(Adapter):
 
     @contextmanager
     def _module_hooks(self, model: Any, sink: Sink) -> Iterator[None]:
-        tokens: list[tuple[Any, Any]] = []
+        by_thread: defaultdict[int, list[tuple[Any, Any]]] = defaultdict(list)  # hooks run in every thread
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with _CALL():
-                tokens.append((module, sink.enter_module(module, args, kwargs)))
+                by_thread[get_ident()].append((module, sink.enter_module(module, args, kwargs)))
 
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            tokens = by_thread[get_ident()]
             with _CALL():
                 # a call that raised left its token behind: everything above our own is a failed call
                 while tokens:
@@ -298,9 +301,10 @@ class TorchAdapter(Adapter):
         finally:
             for handle in handles:
                 handle.remove()
-            for _, token in reversed(tokens):
-                if token is not None:
-                    sink.fail(token)
+            for tokens in by_thread.values():
+                for _, token in reversed(tokens):
+                    if token is not None:
+                        sink.fail(token)
 
     @contextmanager
     def observe(self, model: Any, sink: Sink, level: Level) -> Iterator[None]:  # type: ignore[override]
@@ -315,12 +319,8 @@ class TorchAdapter(Adapter):
         if not tensor.requires_grad:
             return None
 
-        def hook(gradient: Any) -> None:
-            with _CALL():
-                callback(gradient)
-
-        with _CALL():
-            remove: Callable[[], None] = tensor.register_hook(hook).remove
+        with _CALL():  # while the engine calls back, the mode is off
+            remove: Callable[[], None] = tensor.register_hook(callback).remove
         return remove
 
     def in_backward(self) -> bool:
