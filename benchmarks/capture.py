@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
 import shutil
 import subprocess
 import sys
@@ -72,11 +71,12 @@ def memory(framework: str, batch: int, image: int) -> None:
     for way in ("plain", "statistics, to disk", "tensors, to disk"):
         command = [sys.executable, __file__, "--peak", way, "--framework", framework, "--batch", str(batch)]
         done = subprocess.run([*command, "--image", str(image)], capture_output=True, text=True, check=True)
-        start, peak = (float(v) for v in done.stdout.split()[-2:])
-        peaks[way] = (start, peak)
-    for way, (_, peak) in peaks.items():
-        plain = peaks["plain"][1]
-        print(f"{framework:10} {batch:5} {way:26} {peak / 1024:9.0f} MB {peak / plain:6.2f} x peak of the process")
+        peaks[way] = float(done.stdout.split()[-1])
+    for way, kilobytes in peaks.items():
+        print(
+            f"{framework:10} {batch:5} {way:26} {kilobytes / 1024:9.0f} MB {kilobytes / peaks['plain']:6.2f} x "
+            "peak of the process"
+        )
 
 
 def peak(framework: str, batch: int, image: int, way: str, folder: Path) -> None:
@@ -85,11 +85,12 @@ def peak(framework: str, batch: int, image: int, way: str, folder: Path) -> None
     import twinscope  # noqa: F401 - so that all processes have loaded the same
 
     model, step = build(framework, batch, image, 1)
-    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
     with watched(model, way, folder):
         for _ in range(4):
             step()
-    print(start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    status = Path("/proc/self/status").read_text()  # getrusage's peak is inherited from the parent process
+    print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def main() -> None:

@@ -186,7 +186,20 @@ def _steps(value: Any) -> range | tuple[int, ...] | None:
 class _Value:
     """The content of one tensor at one version."""
 
-    __slots__ = ("call_slots", "handle", "id", "kept", "meta", "param", "ref", "stats", "stop", "version", "watched")
+    __slots__ = (
+        "call_slots",
+        "handle",
+        "id",
+        "kept",
+        "meta",
+        "param",
+        "ref",
+        "stats",
+        "stop",
+        "version",
+        "watched",
+        "whole",
+    )
 
     def __init__(self, ref: Any, version: int, id: int, meta: TensorMeta) -> None:
         self.ref = ref
@@ -197,6 +210,7 @@ class _Value:
         self.stats: Stats | None = None
         self.kept = False
         self.param: str | None = None
+        self.whole: int | None = None  # the value whose kept elements, in their own order, are this one's memory
         self.watched = False
         self.stop: Callable[[], None] | None = None
         self.call_slots: list[tuple[_Call, str]] = []
@@ -426,10 +440,13 @@ class Recorder:
             return None
         info, wanted = found
         recomputing = self.adapter.in_backward()
-        if module is self._root and not self._stack and not recomputing:
+        outermost = module is self._root and not self._stack and not recomputing
+        if outermost:
             self._root_called()
         if not self._active:
-            return None
+            if not outermost:
+                return None
+            wanted = False  # but where its step ends must be known
         parent = self._stack[-1] if self._stack else None
         call = self._new_call(Kind.MODULE, info.path, info.type, parent)
         call.builtin = info.builtin
@@ -572,7 +589,20 @@ class Recorder:
                     self._note(call, f"out.{name}" if name else "out", tensor)
         self._close(call, failed)
         if call.parent is None and call.module is self._root and not failed:
-            self._root_output_has_grad = any(v.watched for n, v in call.slots if n.startswith("out"))
+            self._root_output_has_grad = any(
+                v.watched for n, v in call.slots if n.startswith("out")
+            ) or self._expects_backward(output)
+
+    def _expects_backward(self, output: Any) -> bool:
+        """Whether the root's output needs a gradient; a step that is not recorded must notice its backward pass too."""
+        if not self.plan.backward:
+            return False
+        stops = [self.adapter.watch_gradient(t, self._backward_came) for _, t in self.adapter.leaves(output)]
+        self._parameter_stops += [stop for stop in stops if stop is not None]
+        return any(stop is not None for stop in stops)
+
+    def _backward_came(self, gradient: Any) -> None:
+        self.backward_seen = self.backward_seen or not self.paused
 
     def _close(self, call: _Call, failed: bool) -> None:
         call.failed = failed
@@ -631,18 +661,26 @@ class Recorder:
             held = same.ref() if same is not None and same.version == value.version else None
             if same is not None and held is not None and self.adapter.memory(held) == key:
                 value.handle, value.stats = same.handle, same.stats
+                value.whole = same.whole
             self._contents[key] = value
         if value.handle is None and value.stats is None:
             value.handle = self.adapter.measure(tensor)
-        self._store(value, tensor)
+        if self._budget > 0:
+            self._store(value, tensor)
 
     def _store(self, value: _Value, tensor: Any) -> None:
-        if self._budget > 0:
-            array = self.adapter.to_numpy(tensor)
-            if array.nbytes <= self._budget:
-                self._budget -= array.nbytes
-                self.writer.tensor(value.id, array)
+        """Keep the full tensor, while the budget lasts; of the same elements in another arrangement only that."""
+        array = self.adapter.to_numpy(tensor)
+        if value.whole is not None and array.itemsize:
+            strides = tuple(s // array.itemsize for s in array.strides)
+            if self.writer.alias(value.id, value.whole, array.shape, strides):
                 value.kept = True
+                return
+        if array.nbytes <= self._budget:
+            self._budget -= array.nbytes
+            self.writer.tensor(value.id, array)
+            value.kept = True
+            value.whole = value.id if array.flags.c_contiguous and array.size else None
 
     def _note(self, call: _Call, slot: str, tensor: Any) -> None:
         # a parameter is measured when the step begins; as an input of an op it is only named

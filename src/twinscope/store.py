@@ -81,6 +81,8 @@ _DEPTH_LIMIT = 64  # of args, when they are written
 _BIG_INT_BITS = 4096  # Python refuses to read integers of more than 4300 digits
 
 _HEADER_ROOM = 1 << 18  # of a shard, its length field included: 3000 tensors; a multiple of the page size
+#: How many of the last tensors written may still be named by `TraceWriter.alias`.
+_ALIASED = 4096
 _ROW = 4096  # bytes that are summed up before the CRC
 _CHUNK = 1 << 20  # bytes; a multiple of _ROW
 _COPY_LIMIT = 4 << 20  # a tensor that is not contiguous is copied at once up to here, and piece by piece beyond
@@ -140,6 +142,7 @@ class Writer(Protocol):
 
     def __contains__(self, value: object) -> bool: ...
     def tensor(self, value: int, array: Any, *, name: str | None = None) -> None: ...
+    def alias(self, value: int, of: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool: ...
     def record(self, record: Record) -> None: ...
     def flush(self) -> None: ...
     def close(self, manifest: Manifest | None = None) -> None: ...
@@ -155,6 +158,7 @@ class _Place:
     dtype: str
     shape: tuple[int, ...]
     checksum: int
+    strides: tuple[int, ...] = ()  # in elements, where they do not lie in the order of the axes
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -271,6 +275,13 @@ class MemoryWriter:
             copy = copy.astype(copy.dtype.newbyteorder("="))
         copy.flags.writeable = False
         self._arrays[value] = copy
+
+    def alias(self, value: int, of: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+        """Say that `value` is the tensor kept as `of`, in another arrangement: `strides` are in elements."""
+        self._check(value)
+        whole = self._arrays[of].reshape(-1)
+        self._arrays[value] = _arranged(whole, shape, strides)
+        return True
 
     def record(self, record: Record) -> None:
         """Append a record; the tensors of its kept slots must be here already."""
@@ -395,6 +406,7 @@ class TraceWriter:
         self._shard: _Shard | None = None
         self._shards = 0
         self._values: set[int] = set()
+        self._whole: dict[int, _Place] = {}  # the last tensors that were written, for `alias`
         self._fresh: dict[int, _Place] = {}  # written, but not yet named by a record
         self._indices: set[int] = set()
         self._npy_names: set[str] = set()
@@ -450,7 +462,23 @@ class TraceWriter:
             self._fail(error)
         self._values.add(value)
         self._fresh[value] = place
+        self._whole[value] = place
+        while len(self._whole) > _ALIASED:
+            del self._whole[next(iter(self._whole))]
         self.bytes_written += place.nbytes
+
+    def alias(self, value: int, of: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+        """Say that `value` is the tensor kept as `of`, in another arrangement: `strides` are in elements. Nothing is
+        written again. False where the format cannot say so: call `tensor` then."""
+        self._check_open()
+        if value in self._values:
+            raise _twice(value)
+        place = self._whole.get(of)
+        if self._format == "npy" or place is None:
+            return False
+        self._values.add(value)
+        self._fresh[value] = replace(place, shape=tuple(shape), strides=tuple(strides))
+        return True
 
     def record(self, record: Record) -> None:
         """Append a record. `tensor` must have been called for its kept slots. Buffered until `flush`."""
@@ -864,6 +892,8 @@ def _encode_record(record: Record, fresh: Mapping[int, _Place]) -> bytes:
                     "shape": place.shape,
                     "checksum": place.checksum,
                 }
+                if place.strides:
+                    item["data"]["strides"] = place.strides
         slots.append(item)
     out: dict[str, Any] = {
         "index": record.index,
@@ -1043,7 +1073,7 @@ def _seek(root: Path, value: int, place: _Place) -> Any:
 def _read_tensor(root: Path, value: int, place: _Place) -> Array:
     with _seek(root, value, place) as file:
         try:
-            array = np.empty(place.shape, _numpy_dtype(place.dtype))
+            array = np.empty(math.prod(place.shape) if place.strides else place.shape, _numpy_dtype(place.dtype))
             raw = array.reshape(-1).view(np.uint8)
         except (ValueError, MemoryError) as error:
             raise _damaged(root, value, place, f"of shape {place.shape} does not fit into memory") from error
@@ -1052,6 +1082,8 @@ def _read_tensor(root: Path, value: int, place: _Place) -> Array:
         raise _damaged(root, value, place, "does not match its checksum")
     if place.dtype == "bool" and raw.size and raw.max() > 1:
         raise _damaged(root, value, place, "is of dtype bool and has bytes other than 0 and 1")
+    if place.strides:
+        array = _arranged(array, place.shape, place.strides)
     array.flags.writeable = False
     return array
 
@@ -1167,7 +1199,7 @@ def _decode_stats(raw: Any) -> Stats:
 
 
 def _decode_place(raw: Any) -> _Place:
-    if type(raw) is not dict or raw.keys() != _PLACE_KEYS:
+    if type(raw) is not dict or raw.keys() - {"strides"} != _PLACE_KEYS:
         raise _Bad(f"data is {_show(raw)}")
     file, dtype = _expect(raw["file"], str, "a file name"), _expect(raw["dtype"], str, "a dtype")
     offset, nbytes, checksum = raw["offset"], raw["nbytes"], raw["checksum"]
@@ -1184,7 +1216,29 @@ def _decode_place(raw: Any) -> _Place:
         expected *= extent
     if expected != nbytes:
         raise _Bad(f"a {dtype} tensor of shape {shape} cannot have {nbytes} bytes")
-    return _Place(file, offset, nbytes, dtype, shape, checksum)
+    strides = _decode_shape(raw["strides"]) if "strides" in raw else ()
+    if strides and not _is_dense(shape, strides):
+        raise _Bad(f"strides {list(strides)} do not fit the shape {list(shape)}")
+    return _Place(file, offset, nbytes, dtype, shape, checksum, strides)
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether these strides reach every one of the shape's elements, and nothing else."""
+    if len(shape) != len(strides):
+        return False
+    expected = 1
+    for stride, extent in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= extent
+    return expected > 0
+
+
+def _arranged(flat: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of all elements of `flat` under another shape, strides in elements."""
+    if not _is_dense(shape, strides) or math.prod(shape) != flat.size:
+        raise ValueError(f"shape {shape} and strides {strides} do not rearrange {flat.size} elements")
+    return np.lib.stride_tricks.as_strided(flat, shape, [s * flat.itemsize for s in strides], writeable=False)
 
 
 def _decode_record(

@@ -387,6 +387,24 @@ def test_nothing_of_a_step_that_is_not_wanted(framework: str) -> None:
         assert {r.step for r in phase_of(trace, Phase.WEIGHT)} == set(expected[:1])
 
 
+@pytest.mark.parametrize("options", [{"steps": [1]}, {"steps": [0]}, {"include": "fc2"}, {"phases": "forward"}])
+def test_steps_are_the_same_whatever_is_recorded(framework: str, options: dict[str, Any]) -> None:
+    """Two calls before each backward pass, the first of them a step of the network's own or not."""
+    net = Net(framework, "mlp")
+
+    def loss(output: Any) -> Any:
+        return net.adapter.mean(output) + net.adapter.mean(net.again())
+
+    with capture(net.model, level="module", **options) as run:
+        for _ in range(3):
+            net.train(loss)
+        net.forward()
+    wanted = options.get("steps", [0, 1, 2])
+    calls = [r.step for r in forward_of(run.trace, "fc2")]
+    assert [step for step in calls if step < 3] == sorted([*wanted, *wanted])
+    assert (3 in calls) == ("steps" not in options)
+
+
 @pytest.mark.parametrize(("weights", "expected"), [("first", {0}), ("every", {0, 1, 2}), ("never", set())])
 def test_weights(framework: str, weights: str, expected: set[int]) -> None:
     trace = watched(framework, "mlp", times=3, weights=weights, level="module")
@@ -695,7 +713,6 @@ def test_a_disk_with_room_says_nothing(framework: str, tmp_path: Path) -> None:
     assert not [w for w in told if issubclass(w.category, TwinscopeWarning)]
 
 
-@pytest.mark.slow
 def test_a_killed_run_leaves_what_it_finished(framework: str, tmp_path: Path) -> None:
     code = """
         import os, signal, sys, warnings

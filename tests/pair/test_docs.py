@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_every_block_runs_and_prints_what_is_shown(name: str, tmp_path: Path) ->
         assert importlib.util.find_spec("mindspore"), "this document also needs mindspore"
     printed = {block.line: text for block, text in run(document, tmp_path)}
     shown = 0
-    for before, block in zip(everything, everything[1:], strict=False):
+    for before, block in itertools.pairwise(everything):
         if block.is_output:
             assert agrees(block.text, printed[before.line]), f"{name}:{block.line}, printed:\n{printed[before.line]}"
             shown += 1

@@ -1175,3 +1175,61 @@ def test_nothing_is_pickled() -> None:
     assert not imported & {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not called & {"load", "loads", "dump", "save", "tofile", "fromfile"}
+
+
+# -- the same elements in another arrangement --------------------------------------------------------------------------
+
+
+def aliased(writer: MemoryWriter | TraceWriter) -> np.ndarray:
+    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    turned = whole.transpose(2, 0, 1)
+    writer.tensor(1, whole)
+    assert writer.alias(2, 1, turned.shape, tuple(s // 4 for s in turned.strides))
+    slots = tuple(Slot(f"out.{v}", TensorMeta(a.shape, "float32"), v, kept=True) for v, a in ((1, whole), (2, turned)))
+    writer.record(Record(0, 0, Kind.OP, Phase.FORWARD, "", "torch.permute", 0, None, 0, slots))
+    return turned
+
+
+def test_an_alias_is_read_in_its_own_arrangement_and_takes_no_room(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", MANIFEST) as writer:
+        turned = aliased(writer)
+        assert writer.bytes_written == 24 * 4
+    trace = Trace.open(tmp_path / "t")
+    trace.verify()
+    found = trace.tensor(2)
+    assert found is not None and found.shape == (4, 2, 3)
+    assert np.array_equal(found, turned)
+    memory = MemoryWriter(MANIFEST)
+    turned = aliased(memory)
+    kept = memory.trace().tensor(2)
+    assert kept is not None and np.array_equal(kept, turned) and not kept.flags.writeable
+
+
+def test_an_alias_must_rearrange_all_of_it() -> None:
+    writer = MemoryWriter(MANIFEST)
+    writer.tensor(1, np.arange(6.0))
+    for shape, strides in (((2, 2), (3, 1)), ((6,), (2,)), ((2, 3), (1, 1)), ((2, 3), (3,)), ((7,), (1,))):
+        with pytest.raises(ValueError, match="do not rearrange"):
+            writer.alias(2, 1, shape, strides)
+
+
+def test_npy_files_have_no_aliases(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", MANIFEST, format="npy") as writer:
+        writer.tensor(1, np.arange(6.0))
+        assert not writer.alias(2, 1, (3, 2), (1, 3))
+
+
+@pytest.mark.parametrize("strides", [[1, 1, 1], [6, 2, 1, 1], [-12, 4, 1], [24, 4, 1], [1 << 40, 4, 1], "x", [0, 0, 0]])
+def test_hostile_strides_are_refused(tmp_path: Path, strides: object) -> None:
+    with TraceWriter(tmp_path / "t", MANIFEST) as writer:
+        aliased(writer)
+    path = tmp_path / "t" / "records.jsonl"
+    record = json.loads(path.read_text())
+    record["slots"][1]["data"]["strides"] = strides
+    path.write_text(json.dumps(record) + "\n")
+    manifest = json.loads((tmp_path / "t" / "manifest.json").read_text())
+    manifest["complete"] = False  # a complete trace is refused for its checksum alone
+    manifest.pop("files", None)
+    (tmp_path / "t" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(TraceFormatError):
+        Trace.open(tmp_path / "t")

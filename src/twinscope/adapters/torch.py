@@ -119,7 +119,7 @@ _SKIPPED = frozenset(
     requires_grad_ backward __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ __array__
     __contains__ __iter__ __setstate__ __reduce_ex__ __deepcopy__ __dlpack__ is_same_size set_ _is_view storage
     untyped_storage is_shared share_memory_ is_nonzero allclose equal is_tensor is_storage result_type can_cast
-    get_default_dtype broadcast_shapes is_inference is_pinned type_as_ has_names names __cuda_array_interface__
+    get_default_dtype broadcast_shapes is_inference is_conj is_neg is_pinned type_as_ has_names names __cuda_array_interface__
     _assert_async""".split()
 )
 
@@ -218,9 +218,11 @@ class TorchAdapter(Adapter):
         return 0 if tensor.is_inference() else int(tensor._version)
 
     def memory(self, tensor: Any) -> Any | None:
-        if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             return None
-        return tensor.data_ptr(), tensor.numel(), tensor.dtype, tensor.is_conj(), tensor.is_neg()
+        if not (tensor.is_contiguous() or _is_dense(tensor)):
+            return None
+        return tensor.data_ptr(), tensor.numel(), tensor.dtype
 
     def to_numpy(self, tensor: Any) -> Array:
         with _CALL():
