@@ -15,7 +15,7 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): requirements.txt pyproject.toml
+$(STAMP): requirements.txt pyproject.toml hatch_build.py src/twinscope/_kernels.c
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt > $(VENV)/pip.log 2>&1 || (cat $(VENV)/pip.log; false)

@@ -34,7 +34,9 @@ def run(group: tuple[str, list[str]]) -> tuple[int, dict[str, int]]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     summary = lines[-1] if lines else "no output"
-    print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {name}: {summary} [{time.monotonic() - began:.0f} s]", flush=True)
+    print(
+        f"{'ok  ' if done.returncode == 0 else 'FAIL'} {name}: {summary} [{time.monotonic() - began:.0f} s]", flush=True
+    )
     if done.returncode != 0:
         print(done.stdout, done.stderr, sep="\n", flush=True)
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", summary)}

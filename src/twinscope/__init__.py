@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .capturing import capture as capture
     from .comparing import compare as compare
     from .errors import TwinscopeError as TwinscopeError
+    from .isolated import align_isolated as align_isolated
     from .metrics import array_stats as array_stats
     from .metrics import compare_arrays as compare_arrays
     from .records import Overall as Overall
@@ -43,6 +44,7 @@ _PLACES = {
     "capturing": ("Capture", "Plan", "TwinscopeWarning", "capture"),
     "comparing": ("compare",),
     "errors": ("TwinscopeError",),
+    "isolated": ("align_isolated",),
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),

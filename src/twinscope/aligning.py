@@ -17,7 +17,7 @@ from .result import Result
 from .store import Trace
 from .weights import copy_weights
 
-_COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "judge"})
+_COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "fold", "judge"})
 
 
 def align(
@@ -40,10 +40,10 @@ def align(
     the same seed, and compares the two traces. The reference is left as it was: parameters, gradients, buffers, random
     state. So is the candidate, but for the weights that were copied into it.
 
-    `inputs`: a numpy array, a tuple of positional arguments, a dict of keyword arguments, or ``Inputs(*args, **kwargs)``
-    for both kinds, numpy at the leaves; ``InputPair(for_reference, for_candidate)`` where the two differ. `loss`: one function of
-    the output for both, or a pair; by default the mean of the outputs. Further options are those of `compare` (`atol`,
-    `rtol`, `mode`, `mapping`, `phases`) and of `capture` (`include`, `exclude`...).
+    `inputs`: a numpy array, a tuple of positional arguments, a dict of keyword arguments, or for both kinds
+    ``Inputs(*args, **kwargs)``, numpy at the leaves; ``InputPair(for_reference, for_candidate)`` where the two differ.
+    `loss`: one function of the output for both, or a pair; by default the mean of the outputs. Further options are
+    those of `compare` (`atol`, `rtol`, `mode`, `mapping`, `phases`, `fold`) and of `capture` (`include`, `exclude`...).
 
     ::
 
@@ -55,7 +55,9 @@ def align(
     plan = Plan.parse(level=level, keep=keep, backward=backward, **options)
     losses = loss if isinstance(loss, (tuple, list)) else (loss, loss)
     if len(losses) != 2:
-        raise OptionError(f"loss has {len(losses)} parts", hint="hand in one function, or (for reference, for candidate)")
+        raise OptionError(
+            f"loss has {len(losses)} parts", hint="hand in one function, or (for reference, for candidate)"
+        )
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
     notes: list[str] = []
     if weights:
@@ -128,7 +130,7 @@ def as_arguments(adapter: Adapter, inputs: Any) -> tuple[tuple[Any, ...], dict[s
 
 
 def _tensors(adapter: Adapter, value: Any) -> Any:
-    if isinstance(value, np.ndarray) or isinstance(value, np.generic):
+    if isinstance(value, (np.ndarray, np.generic)):
         return adapter.from_numpy(np.asarray(value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_tensors(adapter, v) for v in value))

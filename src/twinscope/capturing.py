@@ -81,6 +81,8 @@ class Plan:
     format: str = "safetensors"
     #: most bytes in one shard
     shard_bytes: int = 256 << 20
+    #: replace an older trace at the same place; anything else that lies there is never touched
+    overwrite: bool = True
 
     @classmethod
     def parse(cls, **options: Any) -> Plan:
@@ -96,7 +98,7 @@ class Plan:
         for name in ("include", "exclude", "types", "ops", "exclude_ops"):
             if name in options:
                 options[name] = _strings(options[name], name)
-        for name in ("backward", "sources"):
+        for name in ("backward", "sources", "overwrite"):
             if name in options and not isinstance(options[name], bool):
                 raise OptionError(f"{name}={options[name]!r} is neither True nor False", hint=f"write {name}=True")
         if "keep" in options:
@@ -106,9 +108,13 @@ class Plan:
         for name in ("every", "shard_bytes"):
             value = options.get(name, 1)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise OptionError(f"{name}={value!r} is not a whole number of at least 1", hint=f"write {name}=1 or more")
+                raise OptionError(
+                    f"{name}={value!r} is not a whole number of at least 1", hint=f"write {name}=1 or more"
+                )
         if options.get("weights", "first") not in ("first", "every", "never"):
-            raise OptionError(f"weights={options['weights']!r} is not known", hint="use one of 'first', 'every', 'never'")
+            raise OptionError(
+                f"weights={options['weights']!r} is not known", hint="use one of 'first', 'every', 'never'"
+            )
         if options.get("format", "safetensors") not in ("safetensors", "npy"):
             raise OptionError(f"format={options['format']!r} is not known", hint="use one of 'safetensors', 'npy'")
         return cls(**options)
@@ -373,6 +379,7 @@ class Recorder:
         self._parameter_expected: dict[str, int] = {}
         self._recent: deque[Any] = deque(maxlen=3)
         self._contents: dict[Any, _Value] = {}
+        self._watching: list[_Value] = []
         self._next_call = 0
         self._next_value = 0
         self._next_index = 0
@@ -393,7 +400,7 @@ class Recorder:
             return None
         try:
             return self._enter_module(module, args, kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
             return None
 
@@ -402,20 +409,20 @@ class Recorder:
             return None
         try:
             return self._enter_op(name, args, kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
             return None
 
     def leave(self, token: _Call, output: Any) -> None:
         try:
             self._leave(token, output, failed=False)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
 
     def fail(self, token: _Call) -> None:
         try:
             self._leave(token, None, failed=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
@@ -426,7 +433,8 @@ class Recorder:
             self.error = error
         else:
             self.error = CaptureError(
-                f"watching stopped: {type(error).__name__}: {error}", hint="this is a fault of twinscope; the run goes on"
+                f"watching stopped: {type(error).__name__}: {error}",
+                hint="this is a fault of twinscope; the run goes on",
             )
             self.error.__cause__ = error
         self._active = False
@@ -696,6 +704,8 @@ class Recorder:
         value.watched = True
         value.stop = self.adapter.watch_gradient(tensor, lambda gradient: self._gradient(value, gradient))
         value.watched = value.stop is not None
+        if value.watched:
+            self._watching.append(value)
 
     def _subscribe(self, call: _Call, slot: str, value: _Value) -> None:
         call.watched.append(slot)
@@ -714,7 +724,7 @@ class Recorder:
                     call.gradients.append((slot, seen))
                     if len(call.gradients) == len(call.watched):
                         self._emit_backward(call)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
                 self._give_up(error)
 
     def _gradient_value(self, gradient: Any) -> _Value:
@@ -738,9 +748,9 @@ class Recorder:
 
     def _root_called(self) -> None:
         """A new step begins when the root is called again after a backward pass, or where there will be none."""
-        if self._step_open and self._root_calls and not self._explicit_steps:
-            if self.backward_seen or not self._root_output_has_grad:
-                self.end_step()
+        over = self.backward_seen or not self._root_output_has_grad
+        if self._step_open and self._root_calls and not self._explicit_steps and over:
+            self.end_step()
         if not self._step_open:
             self._begin_step()
         self._root_calls += 1
@@ -777,7 +787,9 @@ class Recorder:
                 if param.name in held and (phase is Phase.WEIGHT or param.buffer):
                     # kernels move running statistics without telling the tensor's version counter
                     fresh = phase is Phase.BUFFER
-                    slots.append((param.name, self._remeasured(held[param.name]) if fresh else self._value(held[param.name])))
+                    slots.append(
+                        (param.name, self._remeasured(held[param.name]) if fresh else self._value(held[param.name]))
+                    )
             if slots:
                 self._emit_state(info, phase, slots)
 
@@ -812,7 +824,7 @@ class Recorder:
                     arrived[name] = value
                     if len(arrived) == self._parameter_expected.get(info.path, 0):
                         self._emit_parameter_gradients(info)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
                     self._give_up(error)
 
         return seen
@@ -894,9 +906,11 @@ class Recorder:
 
     def _forget(self) -> None:
         """Take every hook off the user's tensors, whatever happened."""
-        for value in self._values.values():
+        for value in self._watching:
             if value.stop is not None:
                 value.stop()
+            value.call_slots = []
+        self._watching.clear()
         for stop in self._parameter_stops:
             stop()
         self._parameter_stops.clear()
@@ -919,7 +933,7 @@ class Recorder:
             self._close(self._stack.pop(), failed=True)
         try:
             self.end_step()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
         finally:
             self._forget()
@@ -1006,7 +1020,11 @@ class Capture:
             writer = MemoryWriter(manifest)
         else:
             writer = TraceWriter(
-                self.path, manifest, format=self.plan.format, shard_bytes=self.plan.shard_bytes, overwrite=True
+                self.path,
+                manifest,
+                format=self.plan.format,
+                shard_bytes=self.plan.shard_bytes,
+                overwrite=self.plan.overwrite,
             )
         self._manifest, self._writer = manifest, writer
         self._recorder = Recorder(self.adapter, self.model, self.plan, writer)

@@ -21,7 +21,7 @@ from .errors import MatchError, OptionError
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
 from .match import Matching, Pair, match
 from .metrics import Metrics, compare_arrays
-from .records import OUTSIDE, Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
+from .records import Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
 from .weights.layout import to_neutral
@@ -29,7 +29,8 @@ from .weights.layout import to_neutral
 #: Ops that hand a gradient on as it is: never to blame for a difference in it.
 _PASS_GRADIENT = frozenset(
     """add __add__ __radd__ add_ __iadd__ sub __sub__ subtract reshape view flatten transpose permute t T mT squeeze
-    unsqueeze contiguous clone identity detach to float unbind chunk split cat concat stack expand __getitem__""".split()
+    unsqueeze contiguous clone identity detach to float unbind chunk split cat concat stack expand
+    __getitem__""".split()
 )
 
 
@@ -64,8 +65,11 @@ def compare(
 
     Without `atol`, `rtol` and `mode` no tolerance is needed: the error allowed is a multiple of the roundoff that grows
     with depth. With them, exactly those are applied: ``mode="strict"`` to every element, ``mode="mean"`` to the mean of
-    the absolute error. With `fold`, what a framework's own layer does inside is its own business: where both sides call
-    the same kind of layer, the layers are compared and not the ops that each framework makes them of. `mapping` pairs module paths by hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
+    the absolute error.
+
+    With `fold`, what a framework's own layer does inside is its own business: where both sides call the same kind of
+    layer, the layers are compared and not the ops that each framework makes them of. `mapping` pairs module paths by
+    hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
 
     ::
 
@@ -398,7 +402,9 @@ class _Comparison:
         for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT):
             if self.phases is not None and phase not in self.phases:
                 continue
-            steps = [{r.step for r in t.records if r.phase is phase and r.slots} for t in (self.reference, self.candidate)]
+            steps = [
+                {r.step for r in t.records if r.phase is phase and r.slots} for t in (self.reference, self.candidate)
+            ]
             for step in sorted(steps[0] | steps[1]):
                 if (step, phase) not in compared:
                     side = "both sides" if all(step in s for s in steps) else "one side only"
@@ -418,7 +424,9 @@ class _Comparison:
 
     def _output_gaps(self, results: list[PairResult]) -> list[str]:
         """The network's own outputs must be among what was compared."""
-        roots = [r for r in self.reference.records if r.path == "" and r.kind is Kind.MODULE and r.phase is Phase.FORWARD]
+        roots = [
+            r for r in self.reference.records if r.path == "" and r.kind is Kind.MODULE and r.phase is Phase.FORWARD
+        ]
         judged: set[int] = set()
         for result in results:
             if result.reference.phase is Phase.FORWARD:
@@ -427,7 +435,9 @@ class _Comparison:
         for root in roots:
             lost = [s.name for s in root.outputs() if s.value not in judged]
             if lost or not root.outputs():
-                gaps.append(f"step {root.step}: outputs of the network were not compared: {', '.join(lost) or 'none recorded'}")
+                gaps.append(
+                    f"step {root.step}: outputs of the network were not compared: {', '.join(lost) or 'none recorded'}"
+                )
         return gaps
 
     def _notes(self, results: list[PairResult]) -> list[str]:
@@ -480,7 +490,9 @@ class _Comparison:
 
     def _state_findings(self, results: list[PairResult], phase: Phase) -> list[Finding]:
         bad = [r for r in results if r.reference.phase is phase and r.verdict is Verdict.BUG]
-        word = {Phase.WEIGHT: "weights differ before anything ran", Phase.BUFFER: "buffers differ after the step"}[phase]
+        word = {Phase.WEIGHT: "weights differ before anything ran", Phase.BUFFER: "buffers differ after the step"}[
+            phase
+        ]
         steps = {r.reference.step for r in bad}
         # weights that differ in later steps follow from what happened before
         return [self._finding(r, word) for r in bad if r.reference.step == min(steps)]
@@ -713,7 +725,9 @@ def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
         mean_abs=_zero_if_nan(m.mean_abs),
         within=m.within,
         rms_reference=_zero_if_nan(m.rms_reference),
-        mean_abs_reference=_zero_if_nan(float(np.nanmean(np.abs(left), dtype=np.float64))) if mean and left.size else 0.0,
+        mean_abs_reference=_zero_if_nan(float(np.nanmean(np.abs(left), dtype=np.float64)))
+        if mean and left.size
+        else 0.0,
     )
 
 
@@ -821,7 +835,9 @@ def _absolute(diff: SlotDiff) -> float:
 def _error(result: PairResult | None, side: str) -> float:
     """The largest error among a pair's inputs or outputs."""
     diffs = result.diffs if result is not None else ()
-    return max((d.error for d in diffs if d.error is not None and d.reference.name.split(".", 1)[0] == side), default=0.0)
+    return max(
+        (d.error for d in diffs if d.error is not None and d.reference.name.split(".", 1)[0] == side), default=0.0
+    )
 
 
 def _shape(slot: Slot) -> str:

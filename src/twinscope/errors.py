@@ -9,7 +9,8 @@
     │   ├── TraceFormatError   it is damaged, hostile, or was written by a newer version
     │   └── TraceWriteError    the disk is full or the place cannot be written
     ├── MatchError           nothing to compare, or a user's mapping names what is not there
-    └── WeightError          weights could not be carried across
+    ├── WeightError          weights could not be carried across
+    └── SideError            one side of an isolated alignment failed in its own process
 
 Each message says what was wrong and where; `hint` says what to do and is printed after it.
 """
@@ -67,3 +68,7 @@ class MatchError(TwinscopeError):
 
 class WeightError(TwinscopeError):
     """Weights could not be carried across."""
+
+
+class SideError(TwinscopeError):
+    """The code of one side raised, died, or is not what it should be; the message has its traceback."""

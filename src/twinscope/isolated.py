@@ -41,7 +41,7 @@ from .adapters.base import Adapter, Array
 from .aligning import InputPair, Inputs, watch_once
 from .capturing import Plan
 from .comparing import compare
-from .errors import OptionError, TwinscopeError, WeightError
+from .errors import OptionError, SideError, TwinscopeError, WeightError
 from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, TensorMeta
 from .result import Result
 from .store import Trace, TraceWriter
@@ -50,10 +50,6 @@ from .weights.copy import Weights, give_weights
 _COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "judge"})
 _BUILT = ("model", "loss", "inputs")
 _LOG_TAIL = 30  # lines of what a process printed that are shown when it dies
-
-
-class SideError(TwinscopeError):
-    """The code of one side raised, died, or is not what it should be; the message has its traceback."""
 
 
 def align_isolated(

@@ -192,7 +192,8 @@ class Record:
     @property
     def where(self) -> str:
         """The path, with the op's name where there is one: ``encoder.0.attn · softmax``."""
-        return f"{self.path or '(root)'} · {self.op}" if self.kind is Kind.OP else self.path or "(root)"
+        place = "outside the model" if self.path == OUTSIDE else self.path or "(root)"
+        return f"{place} · {self.op}" if self.kind is Kind.OP else place
 
     @property
     def op(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -123,7 +124,9 @@ def _numbers(adapter: Adapter) -> None:
             if array.size:
                 [stats] = adapter.collect([adapter.measure(tensor)])
                 expected = array_stats(array)
-                _need(stats.fingerprint == expected.fingerprint, f"fingerprint of {name}{shape} is not that of its values")
+                _need(
+                    stats.fingerprint == expected.fingerprint, f"fingerprint of {name}{shape} is not that of its values"
+                )
                 near = np.allclose(
                     [stats.min, stats.max, stats.mean, stats.l2],
                     [expected.min, expected.max, expected.mean, expected.l2],
@@ -211,7 +214,7 @@ def _events(adapter: Adapter, case: Case) -> None:
     for level in Level:
         model = case.build()
         sink = _Strict(model)
-        raised = _run(adapter, case, model, lambda s=sink, v=level: adapter.observe(model, s, v))  # type: ignore[misc]
+        raised = _run(adapter, case, model, partial(adapter.observe, model, sink, level))
         _need((raised is not None) == (case.raises is not None), f"raised {raised!r}")
         _need(not sink.problems, "; ".join(dict.fromkeys(sink.problems)))
         _need(not sink.open, f"{len(sink.open)} calls were never closed")
@@ -228,7 +231,7 @@ def _run(adapter: Adapter, case: Case, model: Any, watch: Callable[[], Any] | No
         else:
             with watch():
                 adapter.run(model, args, kwargs, None, case.backward)
-    except Exception as error:  # noqa: BLE001 - handed to the caller, who compares it
+    except Exception as error:
         if case.raises is None or not isinstance(error, case.raises):
             raise
         return error
@@ -238,8 +241,8 @@ def _run(adapter: Adapter, case: Case, model: Any, watch: Callable[[], Any] | No
 def _untouched(adapter: Adapter, case: Case) -> None:
     """Outputs, gradients, buffers and random state are bit-identical with and without watching.
 
-    Some kernels choose how to cut their work while they run (MindSpore's log), so that a model need not repeat itself to
-    the last bit even when nobody watches. What a watched run gives must be among what unwatched runs give.
+    Some kernels choose how to cut their work while they run (MindSpore's log), so that a model need not repeat itself
+    to the last bit even when nobody watches. What a watched run gives must be among what unwatched runs give.
     """
     model = case.build()
     plain = [_outcome(adapter, case, model, None) for _ in range(2)]
@@ -280,7 +283,7 @@ def _outcome(adapter: Adapter, case: Case, model: Any, plan: Plan | None) -> dic
                 stop()
         for name, tensor in adapter.leaves(output):
             found[f"output {name}"] = np.array(adapter.to_numpy(tensor), copy=True)
-        for name, tensor in adapter.leaves(loss):
+        for _, tensor in adapter.leaves(loss):
             found["loss"] = np.array(adapter.to_numpy(tensor), copy=True)
         found.update({f"gradient of {k}": v for k, v in gradients.items()})
         for info, module in adapter.modules(model):
@@ -374,7 +377,9 @@ def _gradients(adapter: Adapter, case: Case, model: Any, trace: Trace) -> None:
     if not np.isfinite(losses).all():
         return
     slope = (losses[1] - losses[0]) / (2 * step)
-    _need(abs(slope - square) <= 0.1 * square + 1e-4, f"the loss changes by {slope:.5g}, its gradient says {square:.5g}")
+    _need(
+        abs(slope - square) <= 0.1 * square + 1e-4, f"the loss changes by {slope:.5g}, its gradient says {square:.5g}"
+    )
 
 
 def _loss_at(
@@ -407,7 +412,11 @@ _FOR_RAISING = frozenset({"structure", "events", "nothing left behind"})
 
 
 def _same(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    )
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -415,4 +424,3 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and a.dtype.kind in "fc" and a.shape == getattr(b, "shape", None):
         a, b = (np.where(np.isnan(v), np.array(np.nan, v.dtype), v) for v in (a, b))
     return _same(a, b) if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) else bool(a == b)
-

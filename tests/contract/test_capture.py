@@ -668,10 +668,8 @@ def test_on_disk_as_in_memory(framework: str, tmp_path: Path) -> None:
 
 def shorn(record: Record) -> tuple[Any, ...]:
     """A record without what differs between two runs on two lines of this file."""
-    return (
-        (record.step, record.kind, record.phase, record.path, record.type, record.call_id, record.parent_id)
-        + (record.nth, record.slots, dict(record.args), record.builtin, record.training, record.failed)
-    )
+    called = (record.step, record.kind, record.phase, record.path, record.type, record.call_id, record.parent_id)
+    return (*called, record.nth, record.slots, dict(record.args), record.builtin, record.training, record.failed)
 
 
 @contextmanager

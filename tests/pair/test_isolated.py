@@ -17,8 +17,8 @@ import pytest
 
 from twinscope import InputPair, Inputs, align
 from twinscope.cli import main
-from twinscope.errors import NotAModelError, OptionError, WeightError
-from twinscope.isolated import SideError, _decode, _encode, align_isolated
+from twinscope.errors import NotAModelError, OptionError, SideError, WeightError
+from twinscope.isolated import _decode, _encode, align_isolated
 from twinscope.records import Overall
 from twinscope.result import Result, rows
 

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 # -- one network a framework, with a place to put a fault ------------------------------------------------------------
 
 
+FAULTS = ("", "factor", "gradient", "inner gradient", "gelu", "flip")
+
+
 def torch_models() -> dict[str, Callable[[], Any]]:
     import torch
     import torch.nn.functional as F
@@ -29,10 +32,21 @@ def torch_models() -> dict[str, Callable[[], Any]]:
     class Square(nn.Linear):
         pass
 
+    class Bend(nn.Module):
+        """Hands its input on; its gradient is the right one, or twice that."""
+
+        def __init__(self, wrong: bool) -> None:
+            super().__init__()
+            self.wrong = wrong
+
+        def forward(self, h: Any) -> Any:
+            return h.detach() + (h - h.detach()) * 2.0 if self.wrong else h + 0.0
+
     class Chain(nn.Module):
         def __init__(self, fault: str = "", order: str = "ab", layer: Any = nn.Linear) -> None:
             super().__init__()
             self.fault = fault
+            self.bend = Bend(fault == "inner gradient")
             for name in order:
                 setattr(self, name, layer(6, 6))
             self.head = nn.Linear(6, 3)
@@ -43,7 +57,7 @@ def torch_models() -> dict[str, Callable[[], Any]]:
                 h = h * 100.0
             if self.fault == "gradient":
                 h = h.detach() + (h - h.detach()) * 2.0
-            h = self.b(h)
+            h = self.b(self.bend(h))
             h = F.gelu(h, approximate="tanh" if self.fault == "gelu" else "none")
             y = self.head(h)
             return y.flip(0) if self.fault == "flip" else y
@@ -56,7 +70,7 @@ def torch_models() -> dict[str, Callable[[], Any]]:
             self.after = nn.Conv2d(4, 4, 1)
 
     return {
-        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in ("", "factor", "gradient", "gelu", "flip")},
+        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in FAULTS},
         "other order": lambda: Chain(order="ba"),
         "square": lambda: Chain(layer=Square),
         "plain norm": lambda: Norm(False),
@@ -72,10 +86,21 @@ def paddle_models() -> dict[str, Callable[[], Any]]:
     class Square(nn.Linear):
         pass
 
+    class Bend(nn.Layer):
+        """Hands its input on; its gradient is the right one, or twice that."""
+
+        def __init__(self, wrong: bool) -> None:
+            super().__init__()
+            self.wrong = wrong
+
+        def forward(self, h: Any) -> Any:
+            return h.detach() + (h - h.detach()) * 2.0 if self.wrong else h + 0.0
+
     class Chain(nn.Layer):
         def __init__(self, fault: str = "", order: str = "ab", layer: Any = nn.Linear) -> None:
             super().__init__()
             self.fault = fault
+            self.bend = Bend(fault == "inner gradient")
             for name in order:
                 setattr(self, name, layer(6, 6))
             self.head = nn.Linear(6, 3)
@@ -86,7 +111,7 @@ def paddle_models() -> dict[str, Callable[[], Any]]:
                 h = h * 100.0
             if self.fault == "gradient":
                 h = h.detach() + (h - h.detach()) * 2.0
-            h = self.b(h)
+            h = self.b(self.bend(h))
             h = F.gelu(h, approximate=self.fault == "gelu")
             y = self.head(h)
             return paddle.flip(y, [0]) if self.fault == "flip" else y
@@ -100,7 +125,7 @@ def paddle_models() -> dict[str, Callable[[], Any]]:
             self.after = nn.Conv2D(4, 4, 1)
 
     return {
-        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in ("", "factor", "gradient", "gelu", "flip")},
+        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in FAULTS},
         "other order": lambda: Chain(order="ba"),
         "square": lambda: Chain(layer=Square),
         "plain norm": lambda: Norm(False),
@@ -114,10 +139,21 @@ def mindspore_models() -> dict[str, Callable[[], Any]]:
     class Square(nn.Dense):
         pass
 
+    class Bend(nn.Cell):
+        """Hands its input on; its gradient is the right one, or twice that."""
+
+        def __init__(self, wrong: bool) -> None:
+            super().__init__()
+            self.wrong = wrong
+
+        def construct(self, h: Any) -> Any:
+            return ops.stop_gradient(h) + (h - ops.stop_gradient(h)) * 2.0 if self.wrong else h + 0.0
+
     class Chain(nn.Cell):
         def __init__(self, fault: str = "", order: str = "ab", layer: Any = nn.Dense) -> None:
             super().__init__()
             self.fault = fault
+            self.bend = Bend(fault == "inner gradient")
             for name in order:
                 setattr(self, name, layer(6, 6))
             self.head = nn.Dense(6, 3)
@@ -128,7 +164,7 @@ def mindspore_models() -> dict[str, Callable[[], Any]]:
                 h = h * 100.0
             if self.fault == "gradient":
                 h = ops.stop_gradient(h) + (h - ops.stop_gradient(h)) * 2.0
-            h = self.b(h)
+            h = self.b(self.bend(h))
             h = ops.gelu(h, approximate="tanh" if self.fault == "gelu" else "none")
             y = self.head(h)
             return ops.flip(y, (0,)) if self.fault == "flip" else y
@@ -141,7 +177,7 @@ def mindspore_models() -> dict[str, Callable[[], Any]]:
             self.after = nn.Conv2d(4, 4, 1, pad_mode="valid", has_bias=True)
 
     return {
-        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in ("", "factor", "gradient", "gelu", "flip")},
+        **{fault or "chain": lambda fault=fault: Chain(fault) for fault in FAULTS},
         "other order": lambda: Chain(order="ba"),
         "square": lambda: Chain(layer=Square),
         "plain norm": lambda: Norm(False),
@@ -246,19 +282,26 @@ def test_another_gelu_is_excused_by_a_tolerance_that_was_asked_for_once(pair: tu
 
 
 def test_a_fault_of_backward_alone_is_found_there(pair: tuple[str, str]) -> None:
-    result = align(*both(pair, "gradient"), X)
+    result = align(*both(pair, "inner gradient"), X)
     assert result.verdict is Overall.DIFFERENT
     bugs = [f for f in result.findings if f.verdict is Verdict.BUG]
     assert bugs and all(f.phase in (Phase.BACKWARD, Phase.GRADIENT) for f in bugs)
     first = result.first_divergence
     assert first is not None and first.phase is Phase.BACKWARD
-    # between tanh, whose output's gradient is wrong, and b, whose input's gradient is right
-    places = f"{first.reference} {first.candidate} {first.message}"
-    assert any(word in places for word in ("tanh", "b", "(root)")) and "head" not in places
+    assert (first.reference or "").startswith("bend") and (first.candidate or "").startswith("bend")
+
+
+def test_a_fault_of_backward_between_two_calls_is_seen(pair: tuple[str, str]) -> None:
+    result = align(*both(pair, "gradient"), X)
+    assert result.verdict is Overall.DIFFERENT
+    bugs = [f for f in result.findings if f.verdict is Verdict.BUG]
+    assert bugs and all(f.phase in (Phase.BACKWARD, Phase.GRADIENT) for f in bugs)
+    assert not [f for f in bugs if f.reference in ("b", "head")]
 
 
 def test_a_fault_of_backward_alone_needs_backward(pair: tuple[str, str]) -> None:
-    assert align(*both(pair, "gradient"), X, backward=False).verdict is Overall.SAME
+    for fault in ("gradient", "inner gradient"):
+        assert align(*both(pair, fault), X, backward=False).verdict is Overall.SAME
 
 
 # -- weights -------------------------------------------------------------------------------------------------------
@@ -344,6 +387,8 @@ def test_a_norm_that_is_affine_on_one_side_is_named(pair: tuple[str, str], kinds
 
 @pytest.mark.parametrize("kind", ["plain norm", "affine norm"])
 def test_a_norm_that_is_alike_on_both_sides_is_copied(pair: tuple[str, str], kind: str) -> None:
+    if "mindspore" in pair and pair[0] != pair[1]:
+        pytest.skip("MindSpore's InstanceNorm has running statistics, which the others' has not")
     reference, candidate = build(pair[0], kind), build(pair[1], kind, seed=1)
     copy_weights(reference, candidate)
     ours, theirs = state(pair[0], reference), state(pair[1], candidate)
@@ -419,7 +464,7 @@ def traces_of_watching(framework: str, model: Any) -> list[dict[str, int]]:
     """How much every attribute of every module holds: a hook that stays is one more."""
     adapter = by_name(framework)
     return [
-        {name: len(held) for name, held in vars(module).items() if hasattr(held, "__len__")}
+        {name: len(held) for name, held in vars(module).items() if hasattr(held, "__len__") and len(held)}
         for _, module in adapter.modules(model)
     ]
 

@@ -668,7 +668,7 @@ def test_unrelated_ops_are_not_fused() -> None:
 
 def test_loss_outside_of_any_module() -> None:
     found = checked(mlp(), mlp("paddle"))
-    assert ("<outside> · mean", "<outside> · mean") in where(found)
+    assert ("outside the model · mean", "outside the model · mean") in where(found)
 
 
 # -- calls, steps ----------------------------------------------------------------------------------------------------

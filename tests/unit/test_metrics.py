@@ -229,9 +229,7 @@ def test_sums_do_not_drift_on_constants(value: float) -> None:
 
 
 @given(
-    st.lists(
-        st.tuples(*[st.sampled_from(SPECIAL) | st.floats(-1e6, 1e6, width=32)] * 2), min_size=1, max_size=30
-    ),
+    st.lists(st.tuples(*[st.sampled_from(SPECIAL) | st.floats(-1e6, 1e6, width=32)] * 2), min_size=1, max_size=30),
     st.sampled_from(FLOATS),
     st.booleans(),
 )

@@ -92,5 +92,6 @@ def adapter_for(model: Any) -> Adapter:
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     raise NotAModelError(
         f"{name} is not a model of a known framework",
-        hint="hand in a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell, or register an adapter for its framework",
+        hint="hand in a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell, "
+        "or register an adapter for its framework",
     )

@@ -34,9 +34,9 @@ Array = npt.NDArray[Any]
 KINDS = frozenset(
     """linear bilinear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm1d batch_norm2d
     batch_norm3d batch_norm sync_batch_norm layer_norm group_norm instance_norm1d instance_norm2d instance_norm3d
-    rms_norm local_response_norm embedding prelu relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh softplus
-    softsign hardtanh hardswish hardsigmoid log_sigmoid softmax log_softmax identity flatten dropout dropout1d dropout2d
-    dropout3d alpha_dropout max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    rms_norm local_response_norm embedding prelu relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh
+    softplus softsign hardtanh hardswish hardsigmoid log_sigmoid softmax log_softmax identity flatten dropout dropout1d
+    dropout2d dropout3d alpha_dropout max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
     multihead_attention transformer transformer_encoder transformer_encoder_layer transformer_decoder
     transformer_decoder_layer lstm gru rnn lstm_cell gru_cell rnn_cell upsample pixel_shuffle pixel_unshuffle pad fold
@@ -116,7 +116,7 @@ class Adapter:
     # -- moving numbers --------------------------------------------------------------------------------------------
 
     def to_numpy(self, tensor: Any) -> Array:
-        """The values on the host, true dtype (bfloat16 by ml_dtypes). May share memory with the tensor: copy to keep."""
+        """The values on the host, in their true dtype (bfloat16 by ml_dtypes). May share the tensor's memory."""
         raise NotImplementedError
 
     def from_numpy(self, array: Array, like: Any | None = None) -> Any:
@@ -154,9 +154,9 @@ class Adapter:
         raise NotImplementedError
 
     def watch_gradient(self, tensor: Any, callback: Callable[[Any], None]) -> Callable[[], None] | None:
-        """Call `callback(gradient)`, which returns None, with the total gradient of the loss with respect to `tensor`, each time a backward
-        pass reaches it; None when it does not require one. Returns a function that stops it. For a parameter: the
-        gradient of that backward pass, before it is added to what was stored."""
+        """Call `callback(gradient)`, which returns None, with the total gradient of the loss with respect to `tensor`,
+        each time a backward pass reaches it. For a parameter: the gradient of that backward pass, before it is added to
+        what was stored. Returns a function that stops it, or None when the tensor requires no gradient."""
         raise NotImplementedError
 
     def in_backward(self) -> bool:

@@ -449,7 +449,7 @@ class MindSporeAdapter(Adapter):
     def restore(self, random_state: Any) -> None:
         generator, seed, kernels, (name, keys, *rest) = random_state
         seeds = importlib.import_module("mindspore.common.seed")
-        seeds._GLOBAL_SEED = seed
+        vars(seeds)["_GLOBAL_SEED"] = seed
         seeds._KERNEL_SEED.clear()
         seeds._KERNEL_SEED.update(kernels)
         ms.set_rng_state(Tensor(np.frombuffer(generator, dtype=np.uint8)))

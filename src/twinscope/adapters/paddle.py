@@ -198,13 +198,13 @@ _MUTED = frozenset(
     in_dynamic_mode create_parameter create_tensor to_dlpack from_dlpack get_default_dtype set_default_dtype
     get_rng_state set_rng_state get_cuda_rng_state set_cuda_rng_state __len__ __bool__ __nonzero__ __int__ __long__
     __float__ __index__ __complex__ __str__ __repr__ __format__ __array__ __deepcopy__ __reduce_ex__ __hash__
-    __dlpack__ _md5sum""".split()  # noqa: SIM905 - legible
+    __dlpack__ _md5sum""".split()
 )
 
 #: Those that may call the user's code or the autograd engine: their inside is watched as if they were not there.
 _SKIPPED = frozenset(
     """backward grad apply apply_ summary flops batch autocast set_value set_ original_init new_init enable_static
-    disable_static use_compat_guard enable_compat disable_compat set_flags get_flags disable_signal_handler""".split()  # noqa: SIM905
+    disable_static use_compat_guard enable_compat disable_compat set_flags get_flags disable_signal_handler""".split()
 )
 
 #: Where public functions live, in the order in which a name is chosen for one that has several.

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from ..errors import FrameworkError
 from ..metrics import array_stats
 from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
 from .base import Adapter, Array, Sink, plain_attributes
@@ -119,8 +120,8 @@ _SKIPPED = frozenset(
     requires_grad_ backward __len__ __bool__ __int__ __float__ __index__ __repr__ __format__ __hash__ __array__
     __contains__ __iter__ __setstate__ __reduce_ex__ __deepcopy__ __dlpack__ is_same_size set_ _is_view storage
     untyped_storage is_shared share_memory_ is_nonzero allclose equal is_tensor is_storage result_type can_cast
-    get_default_dtype broadcast_shapes is_inference is_conj is_neg is_pinned type_as_ has_names names __cuda_array_interface__
-    _assert_async""".split()
+    get_default_dtype broadcast_shapes is_inference is_conj is_neg is_pinned type_as_ has_names names
+    __cuda_array_interface__ _assert_async""".split()
 )
 
 _FLOAT8 = {
@@ -159,6 +160,12 @@ class TorchAdapter(Adapter):
         return isinstance(obj, torch.Tensor)
 
     def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
+        for path, module in model.named_modules():
+            if type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule):
+                raise FrameworkError(
+                    f"{path or 'the model'} is compiled ({type(module).__name__}): its calls cannot be watched",
+                    hint="hand in the model as it was before torch.compile or torch.jit",
+                )
         paths: dict[int, list[str]] = {}
         objects: dict[int, nn.Module] = {}
         for path, module in model.named_modules(remove_duplicate=False):
@@ -309,7 +316,7 @@ class TorchAdapter(Adapter):
                         sink.fail(token)
 
     @contextmanager
-    def observe(self, model: Any, sink: Sink, level: Level) -> Iterator[None]:  # type: ignore[override]
+    def observe(self, model: Any, sink: Sink, level: Level) -> Iterator[None]:
         with self._module_hooks(model, sink):
             if level is Level.OP:
                 with _Ops(sink):
@@ -386,16 +393,16 @@ def _is_dense(tensor: Any) -> bool:
     return True
 
 
-class _Ops(TorchFunctionMode):
+class _Ops(TorchFunctionMode):  # type: ignore[misc]
     """Tells the sink of every outermost public API call."""
 
-    _names: dict[Any, str | None] = {}
+    _names: ClassVar[dict[Any, str | None]] = {}
 
     def __init__(self, sink: Sink) -> None:
         super().__init__()
         self.sink = sink
 
-    def __torch_function__(  # type: ignore[override]
+    def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -444,30 +451,34 @@ def device_stats(tensor: Any) -> tuple[Any, Any]:
         wide = torch.float64 if t.device.type != "mps" else torch.float32
         if n == 0:
             nan = torch.full((4,), float("nan"), dtype=wide, device=t.device)
-            return nan, torch.zeros(5, dtype=torch.int64, device=t.device)
+            return nan, torch.zeros(6, dtype=torch.int64, device=t.device)
+        high = None  # of complex128 the imaginary halves are summed on their own
         if t.dtype is torch.bool:
             bits = t.view(torch.uint8).sum(dtype=torch.int64)
         elif t.is_complex():
-            bits = torch.view_as_real(t.resolve_conj()).view(_BITS[width // 2]).sum(dtype=torch.int64)
+            halves = torch.view_as_real(t.resolve_conj()).contiguous().view(torch.int64)
+            bits, high = halves[..., 0].sum(), halves[..., -1].sum()
         else:
             bits = t.view(_BITS[width]).sum(dtype=torch.int64)
-        x = t.abs() if t.is_complex() else t
+        # the magnitude of NaN + Inf j is Inf: it counts as NaN
+        x = torch.where(t.isnan(), float("nan"), t.abs()) if t.is_complex() else t
         if x.is_floating_point():
             x = x if x.dtype in (torch.float32, torch.float64) else x.float()
             nan_count, inf_count = x.isnan().sum(), x.isinf().sum()
             finite = x.isfinite()
-            low = torch.where(finite, x, float("inf")).amin().to(wide)
-            high = torch.where(finite, x, float("-inf")).amax().to(wide)
+            least = torch.where(finite, x, float("inf")).amin().to(wide)
+            most = torch.where(finite, x, float("-inf")).amax().to(wide)
             x = torch.where(finite, x, 0.0)
         else:
             nan_count = inf_count = torch.zeros((), dtype=torch.int64, device=t.device)
-            low, high = (x.to(torch.uint8) if x.dtype is torch.bool else x).aminmax()
-            low, high = low.to(wide), high.to(wide)
+            least, most = (x.to(torch.uint8) if x.dtype is torch.bool else x).aminmax()
+            least, most = least.to(wide), most.to(wide)
         total = x.sum(dtype=wide)
         squares = torch.linalg.vector_norm(x.to(wide) if not x.is_floating_point() else x, dtype=wide) ** 2
         count = torch.full((), n, dtype=torch.int64, device=t.device)
-        width_ = torch.full((), (width // 2 if t.is_complex() else width) * 8, dtype=torch.int64, device=t.device)
-        return torch.stack([low, high, total, squares]), torch.stack([count, nan_count, inf_count, bits, width_])
+        width_ = torch.full((), width * 8, dtype=torch.int64, device=t.device)
+        counts = [count, nan_count, inf_count, bits, bits if high is None else high, width_]
+        return torch.stack([least, most, total, squares]), torch.stack(counts)
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -476,12 +487,12 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def stats_from_device(floats: list[float], counts: list[int]) -> Stats:
     """The `Stats` that `device_stats` prepared, once its two tensors are on the host."""
     low, high, total, squares = floats
-    n, nan_count, inf_count, bits, width = counts
+    n, nan_count, inf_count, bits, more, width = counts
+    fingerprint = bits % (1 << min(width, 64)) | (more % (1 << 64) << 64 if width == 128 else 0)
     m = n - nan_count - inf_count
     if m == 0:
         nan = float("nan")
-        return Stats(nan, nan, nan, nan, 0.0, nan_count, inf_count, bits % (1 << width) if width else 0)
+        return Stats(nan, nan, nan, nan, 0.0, nan_count, inf_count, fingerprint)
     mean = total / m
     std = max(squares / m - mean * mean, 0.0) ** 0.5
-    return Stats(low, high, mean, std, squares**0.5, nan_count, inf_count, bits % (1 << width))
-
+    return Stats(low, high, mean, std, squares**0.5, nan_count, inf_count, fingerprint)

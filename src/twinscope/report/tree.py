@@ -170,6 +170,13 @@ _SUMMARY = {
 }
 
 
+def _summary(result: Result) -> str:
+    bases = {d.basis for p in result.pairs for d in p.diffs} - {"none"}
+    if result.verdict is Overall.SAME and bases == {"stats"}:
+        return "by their statistics the two networks compute the same; the order of values was not compared"
+    return _SUMMARY[result.verdict]
+
+
 def build(result: Result, *, fold: bool = True, worst: int = 8) -> Report:
     """What there is to say of a result. `fold`: a layer of the framework's own is one line, unless the bug is in it.
 
@@ -189,7 +196,7 @@ def build(result: Result, *, fold: bool = True, worst: int = 8) -> Report:
     undecided = result.verdict is Overall.UNDECIDED
     return Report(
         verdict=result.verdict,
-        summary=_SUMMARY[result.verdict],
+        summary=_summary(result),
         sides=(Side.of("reference", result.reference), Side.of("candidate", result.candidate)),
         counts={k: n for k, n in result.counts().items() if n},
         pairs=len(result.pairs),
