@@ -650,6 +650,7 @@ class Recorder:
         return value
 
     def _remeasured(self, tensor: Any) -> _Value:
+        self._contents.pop(self.adapter.memory(tensor), None)
         value = self._fresh(tensor, self.adapter.version(tensor))
         self._measure(value, tensor)
         return value
@@ -972,7 +973,7 @@ class Capture:
     def trace(self) -> Trace:
         """What was recorded; available once the context has ended."""
         if self._trace is None:
-            if self.path is None or self._manifest is None or self._manifest.complete is False:
+            if self.path is None or self._observing is not None or self._manifest is None:
                 raise CaptureError("the capture has not ended", hint="read .trace after the with block")
             self._trace = Trace.open(self.path)
         return self._trace
@@ -1050,7 +1051,7 @@ class Capture:
             notes = manifest.notes if recorder.error is None else (*manifest.notes, f"stopped early: {recorder.error}")
             self._manifest = replace(
                 manifest,
-                complete=True,
+                complete=recorder.error is None,
                 error=None if error is None else f"{type(error).__name__}: {error}",
                 notes=notes,
             )

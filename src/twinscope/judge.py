@@ -59,6 +59,7 @@ class Context:
     working: str  # the least precise floating dtype met on the way here, "" when none was
     depth: int  # calls between the inputs of the run and this tensor, backward included
     floor: float  # a scale below which this tensor's magnitude may be nothing but cancellation
+    handed_on: float = 0.0  # a relative error that is known to have come from upstream, and not from a bug
 
 
 class Judge(Protocol):
@@ -88,7 +89,7 @@ class RoundoffJudge:
 
     def limit(self, numbers: Numbers, context: Context) -> float:
         u = max(ROUNDOFF.get(d, 0.0) for d in (*context.dtypes, context.working))
-        return self.per_call * u * (1 + context.depth)
+        return self.per_call * u * (1 + context.depth) + context.handed_on
 
     def error(self, numbers: Numbers, context: Context) -> float:
         scale = max(numbers.rms_reference, context.floor)

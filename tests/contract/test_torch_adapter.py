@@ -325,7 +325,7 @@ def test_the_users_hooks_see_the_same_and_are_seen() -> None:
             np.testing.assert_array_equal(run.trace.tensor(fc.outputs()[0]), y.detach().numpy())
         results.append((seen, y.detach().numpy().tobytes(), model.fc.weight.grad.numpy().tobytes()))
     assert results[0] == results[1]
-    assert [kind for kind, *_ in results[0][0]] == ["pre", "post", "weight", "backward"]
+    assert [kind for kind, *_ in results[0][0]] == ["pre", "post", "backward", "weight"]
 
 
 def hooks(model: nn.Module) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ KINDS = frozenset(
     batch_norm3d batch_norm sync_batch_norm layer_norm group_norm instance_norm1d instance_norm2d instance_norm3d
     rms_norm local_response_norm embedding prelu relu relu6 leaky_relu elu selu celu gelu silu mish sigmoid tanh
     softplus softsign hardtanh hardswish hardsigmoid log_sigmoid softmax log_softmax identity flatten dropout dropout1d
-    dropout2d dropout3d alpha_dropout max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    dropout2d dropout3d alpha_dropout
+    max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
     multihead_attention transformer transformer_encoder transformer_encoder_layer transformer_decoder
     transformer_decoder_layer lstm gru rnn lstm_cell gru_cell rnn_cell upsample pixel_shuffle pixel_unshuffle pad fold

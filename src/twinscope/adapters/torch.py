@@ -10,6 +10,7 @@ without gradients first, modules of the region get their gradients from the reco
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,6 +150,7 @@ class TorchAdapter(Adapter):
     def __init__(self) -> None:
         # most tensors of a network share a few shapes
         self._metas: dict[Any, TensorMeta] = {}
+        self._looks = itertools.count(-1, -1)
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__), "numpy": np.__version__}
@@ -221,8 +223,8 @@ class TorchAdapter(Adapter):
         return bool(tensor.requires_grad)
 
     def version(self, tensor: Any) -> int:
-        # inference-mode tensors have no version counter, and nothing may change them while it lasts
-        return 0 if tensor.is_inference() else int(tensor._version)
+        # inference-mode tensors have no version counter: each look at one may be a look at another content
+        return next(self._looks) if tensor.is_inference() else int(tensor._version)
 
     def memory(self, tensor: Any) -> Any | None:
         if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():

@@ -181,7 +181,9 @@ def _unreached(side: Sequence[ModuleInfo], reached: set[tuple[str, str]], whose:
     for info in side:
         for p in info.params:
             place = info.param_path(p.name)
-            needed = p.trainable or (p.buffer and p.role in ("running_mean", "running_var"))
+            # of buffers, only the statistics that BatchNorm computes with must have a partner
+            statistics = p.role in ("running_mean", "running_var") and "batch_norm" in (info.kind or "batch_norm")
+            needed = p.trainable or (p.buffer and statistics)
             shared = p.tied_to in covered or (place in tied and place in covered)
             if needed and place not in covered and not shared:
                 problems.append(f"{whose} {place} {list(p.meta.shape)} {what}")
