@@ -200,6 +200,7 @@ class _Comparison:
         self.judge = judge
         self.phases = phases
         self.layers = _paired_layers(reference, candidate, matching) if fold else (frozenset(), frozenset())
+        self._module_kinds = {i.path: i.kind for i in reference.manifest.modules}
         self._kinks = _kinks(reference)
         self._flipped: dict[int, float] = {}  # by step: the error that flips have brought into the backward pass
         self._flips: dict[str, int] = {}  # by place: how many elements flipped
@@ -330,15 +331,16 @@ class _Comparison:
         results = self._other_routes(results)
         forward = self._forward_findings(results)
         known = {f.pair.reference.call_id for f in forward if f.pair is not None}
+        random = any(f.verdict is Verdict.UNDECIDED for f in forward)
         findings = [
             *self._state_findings(results, Phase.WEIGHT),
             *forward,
-            *self._backward_findings(results, known),
+            *([] if random else self._backward_findings(results, known)),
         ]
-        findings += self._gradient_findings(results, bool(findings))
+        findings += self._gradient_findings(results, bool(findings) or random)
         findings += self._state_findings(results, Phase.BUFFER) if not findings else []
         bad = [r for r in results if r.verdict is Verdict.BUG]
-        if bad and not any(f.verdict is Verdict.BUG for f in findings):
+        if bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
             findings.append(self._finding(bad[0], "differs, though nothing upstream of it was seen to"))
         calls = [f for f in findings if f.phase in (Phase.FORWARD, Phase.BACKWARD) and f.verdict is Verdict.BUG]
         rest = [f for f in findings if f.verdict is Verdict.BUG]
@@ -382,14 +384,83 @@ class _Comparison:
             differs = record.phase is Phase.FORWARD and self._is_step(record) and result.verdict is Verdict.BUG
             if differs and _error(result, "out") > _GROSS:
                 roundabout |= self._way_back(record, used)
-        if not roundabout:
-            return results
+        roundabout |= self._other_boundaries(results)
+        shared = self._shared_otherwise(results)
         return [
             replace(r, verdict=Verdict.UNDECIDED, rejoins=True)
-            if r.verdict is Verdict.BUG and r.reference.call_id in roundabout
+            if r.verdict is Verdict.BUG
+            and (r.reference.call_id in roundabout or (r.reference.phase is Phase.BACKWARD and id(r) in shared))
             else r
             for r in results
         ]
+
+    def _other_boundaries(self, results: list[PairResult]) -> set[int]:
+        """Calls of the user's own modules that return something else although what they return was made alike.
+
+        One side concatenates inside the block and the other one outside: the modules differ, the computation does not.
+        Should the wrong thing be returned, then whatever uses it differs. Nothing uses what the network returns.
+        """
+        alike: set[int] = set()
+        for result in results:
+            if result.reference.phase is Phase.FORWARD and self._is_step(result.reference):
+                for diff in result.diffs:
+                    if diff.reference.name.split(".", 1)[0] == "out" and diff.verdict in (Verdict.EXACT, Verdict.NOISE):
+                        alike.add(diff.reference.value)
+        found = set()
+        for result in results:
+            record = result.reference
+            if record.phase is Phase.FORWARD and result.verdict is Verdict.BUG and record.path != "":
+                outs = [
+                    d for d in result.diffs if d.reference.name.split(".", 1)[0] == "out" and d.verdict is Verdict.BUG
+                ]
+                if not self._is_step(record) and outs and all(d.reference.value in alike for d in outs):
+                    found.add(record.call_id)
+        return found
+
+    def _shared_otherwise(self, results: list[PairResult]) -> set[int]:
+        """Backward results that differ only because one side shares a tensor where the other one makes a copy.
+
+        A gradient with respect to a tensor is the sum over all its uses. Where one side concatenates a single tensor
+        before using it, its uses are counted apart. Further up, where all comes together, the gradients agree again.
+        """
+        said: dict[int, list[SlotDiff]] = defaultdict(list)  # by forward value
+        values: dict[int, dict[str, int]] = {}
+        for result in results:
+            forward = self.flow.forward.get(result.reference.call_id)
+            if result.reference.phase is Phase.BACKWARD and forward is not None:
+                values[id(result)] = {s.name: s.value for s in forward.slots}
+                for diff in result.diffs:
+                    value = values[id(result)].get(diff.reference.name)
+                    if value is not None:
+                        said[value].append(diff)
+        found = set()
+        for result in results:
+            if result.verdict is not Verdict.BUG or id(result) not in values:
+                continue
+            bad = [d for d in result.diffs if d.verdict is Verdict.BUG and d.reference.name.startswith("in.")]
+            if bad and all((d.error or 0.0) > _GROSS for d in bad):
+                wrong = [values[id(result)][d.reference.name] for d in bad if d.reference.name in values[id(result)]]
+                if wrong and all(self._agrees_upstream(v, said) for v in wrong):
+                    found.add(id(result))
+        return found
+
+    def _agrees_upstream(self, value: int, said: Mapping[int, list[SlotDiff]]) -> bool:
+        """Whether the gradients of all that `value` was made of agree, as far up as it takes."""
+        agreed, passed, waiting = False, 0, [value]
+        while waiting:
+            maker = self.flow.makers.get(waiting.pop())
+            passed += 1
+            if maker is None or passed > _LONGEST_WAY_ROUND:
+                return False
+            for slot in maker.inputs():
+                if slot.param is not None:
+                    continue
+                diffs = said.get(slot.value, [])
+                if diffs and all(d.verdict in (Verdict.EXACT, Verdict.NOISE) for d in diffs):
+                    agreed = True
+                elif diffs or slot.value in self.flow.makers:
+                    waiting.append(slot.value)
+        return agreed
 
     def _is_step(self, record: Record) -> bool:
         """Whether a call is one step of the computation: an op, or a layer of the framework's own."""
@@ -422,6 +493,8 @@ class _Comparison:
     def _overall(self, results: list[PairResult], findings: list[Finding]) -> Overall:
         if any(f.verdict is Verdict.BUG for f in findings):
             return Overall.DIFFERENT
+        if any(f.verdict is Verdict.UNDECIDED for f in findings):
+            return Overall.UNDECIDED
         if self._gaps(results) or any(f.verdict is Verdict.MISSING and f.phase is Phase.WEIGHT for f in findings):
             return Overall.UNDECIDED
         return Overall.SAME
@@ -482,8 +555,8 @@ class _Comparison:
         if self._flips:
             places = ", ".join([*list(self._flips)[:3], *(["..."] if len(self._flips) > 3 else [])])
             notes.append(
-                f"{sum(self._flips.values())} gradient elements fell on the other side of a kink (at {places}); what was "
-                "made of them is judged more loosely"
+                f"{sum(self._flips.values())} gradient elements fell on the other side of a kink (at {places}); what "
+                "was made of them is judged more loosely"
             )
         reordered = {d.note for r in results for d in r.diffs if d.note.startswith("compared after")}
         notes += sorted(reordered)
@@ -551,9 +624,20 @@ class _Comparison:
         found = sorted([*sources, *between.values()], key=lambda r: order[id(r)])
         makers = {id(r): slots for slots, r in between.items()}
         return [
-            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._finding(r)
+            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._random_or(self._finding(r))
             for r in self._innermost(found)
         ]
+
+    def _random_or(self, finding: Finding) -> Finding:
+        """Dropout that is switched on cannot agree between frameworks: no bug, and nothing after it is decided."""
+        record = finding.pair.reference if finding.pair is not None else None
+        if record is None or record.training is False:
+            return finding
+        kind = self._module_kinds.get(record.path) if record.kind is Kind.MODULE else canonical_op(record.type)
+        if kind is None or "dropout" not in kind:
+            return finding
+        cause = "dropout is active, and the two sides draw other random numbers: compare in eval mode, or with p = 0"
+        return replace(finding, verdict=Verdict.UNDECIDED, cause=cause)
 
     def _inherits(self, result: PairResult, made: Mapping[int, SlotDiff]) -> bool:
         """Whether an input that could not be compared is known to be wrong from where it was made."""
@@ -749,11 +833,16 @@ def _paired_layers(reference: Trace, candidate: Trace, matching: Matching) -> tu
     for pair in matching.pairs:
         a, b = pair.reference, pair.candidate
         if a.kind is Kind.MODULE and b.kind is Kind.MODULE and a.builtin and b.builtin:
-            kind = kinds[0].get(a.path)
-            if kind is not None and kind == kinds[1].get(b.path) and kind not in _CONTAINERS:
+            kind = _family(kinds[0].get(a.path))
+            if kind is not None and kind == _family(kinds[1].get(b.path)) and kind not in _CONTAINERS:
                 found[0].add(a.call_id)
                 found[1].add(b.call_id)
     return frozenset(found[0]), frozenset(found[1])
+
+
+def _family(kind: str | None) -> str | None:
+    """BatchNorm is one layer, whether its class names the number of dimensions or not."""
+    return "batch_norm" if kind is not None and "batch_norm" in kind else kind
 
 
 def _inside(record: Record, layers: frozenset[int]) -> bool:
