@@ -19,6 +19,8 @@ ALIKE = [n for n in NAMES if n != "raises"]
 
 def both(pair: tuple[str, str], name: str) -> tuple[Any, Any, Inputs, bool]:
     first, second = (zoo(framework)[name] for framework in pair)
+    for framework in pair:
+        by_name(framework).seed(1)  # log(x) near zero makes much of little: not every draw of weights is well behaved
     return first.build(), second.build(), Inputs(*first.args(), **first.kwargs()), first.backward
 
 

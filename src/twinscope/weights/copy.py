@@ -146,6 +146,8 @@ def give_weights(
                 notes.append(f"{b.param_path(name_b)}: {x.meta.dtype} narrowed to {y.meta.dtype}")
             if array.dtype.kind not in "biu" and bool(np.isnan(array).any()):
                 notes.append(f"{a.param_path(name_a)} holds NaN")
+            if x.trainable != y.trainable and not (x.buffer or y.buffer):
+                notes.append(f"{b.param_path(name_b)} is trainable on one side only")
             how = Copied(a.param_path(name_a), b.param_path(name_b), pair.how, pair.confidence)
             moves.append(_Move(taking[name_b], np.array(array, copy=True), how))
     problems += _unreached(
