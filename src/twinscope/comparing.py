@@ -333,7 +333,7 @@ class _Comparison:
         return self.flow.floor.get(slot.value, 0.0) if record.phase is Phase.FORWARD else 0.0
 
     def _floor_of_gradient(self, record: Record, slot: Slot) -> float:
-        """A parameter's gradient is a sum over all rows that it was applied to, of what came in times what came back."""
+        """A parameter's gradient is a sum over all rows that met it, of what came in times what came back."""
         backward = self.flow.backward.get((record.path, record.step))
         forward = self.flow.forward.get(backward.call_id) if backward is not None else None
         param = self._params[0].get((record.path, slot.name))
