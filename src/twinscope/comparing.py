@@ -353,16 +353,18 @@ class _Comparison:
 
     def result(self, results: list[PairResult], options: Mapping[str, Any]) -> Result:
         results = self._other_routes(results)
-        forward = self._forward_findings(results)
+        steps = [r.reference.step for r in results if r.verdict is Verdict.BUG]
+        # what differs in later steps follows from the first step that differs
+        early = [r for r in results if not steps or r.reference.step == min(steps)]
+        weights = self._weight_findings(results, early)
+        forward = self._forward_findings(early)
         known = {f.pair.reference.call_id for f in forward if f.pair is not None}
         random = any(f.verdict is Verdict.UNDECIDED for f in forward)
-        findings = [
-            *self._state_findings(results, Phase.WEIGHT),
-            *forward,
-            *([] if random else self._backward_findings(results, known)),
-        ]
-        findings += self._gradient_findings(results, bool(findings) or random)
-        findings += self._state_findings(results, Phase.BUFFER) if not findings else []
+        findings = [*weights, *forward, *([] if random else self._backward_findings(early, known))]
+        findings += self._gradient_findings(early, bool(findings) or random)
+        if not findings:
+            changed = [r for r in early if r.reference.phase is Phase.BUFFER and r.verdict is Verdict.BUG]
+            findings = [self._finding(r, "buffers differ after the step") for r in changed]
         bad = [r for r in results if r.verdict is Verdict.BUG]
         if bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
             findings.append(self._finding(bad[0], "differs, though nothing upstream of it was seen to"))
@@ -622,14 +624,28 @@ class _Comparison:
             (r.source for r in trace.records if r.path == record.path and r.kind is Kind.MODULE and r.source), None
         )
 
-    def _state_findings(self, results: list[PairResult], phase: Phase) -> list[Finding]:
-        bad = [r for r in results if r.reference.phase is phase and r.verdict is Verdict.BUG]
-        word = {Phase.WEIGHT: "weights differ before anything ran", Phase.BUFFER: "buffers differ after the step"}[
-            phase
-        ]
-        steps = {r.reference.step for r in bad}
-        # weights that differ in later steps follow from what happened before
-        return [self._finding(r, word) for r in bad if r.reference.step == min(steps)]
+    def _weight_findings(self, results: list[PairResult], early: list[PairResult]) -> list[Finding]:
+        """Weights that differ when the step begins: from the start, or because the update before was another one."""
+        found = []
+        for result in early:
+            record = result.reference
+            if record.phase is not Phase.WEIGHT or result.verdict is not Verdict.BUG:
+                continue
+            before = [
+                r.verdict
+                for r in results
+                if r.reference.path == record.path
+                and r.reference.step == record.step - 1
+                and r.reference.phase in (Phase.WEIGHT, Phase.GRADIENT)
+            ]
+            if len(before) > 1 and Verdict.BUG not in before:
+                text = (
+                    f"weights and gradients of step {record.step - 1} agreed, and its update led apart: the optimizer"
+                )
+                found.append(self._finding(result, text, Phase.STEP))
+            else:
+                found.append(self._finding(result, "weights differ before anything ran"))
+        return found
 
     def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
         forward = [r for r in results if r.reference.phase is Phase.FORWARD and r.diffs]
