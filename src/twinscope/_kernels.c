@@ -1,5 +1,7 @@
-/* One pass over an array for what twinscope.metrics.array_stats needs: its least and greatest element, the sums of its
- * elements and of their squares, and the sum of its bit patterns. Optional: without it numpy takes five passes.
+/* What twinscope.metrics needs of arrays, in one pass each. Optional: without it numpy takes many.
+ *
+ * `twinscope_stats`, for array_stats: an array's least and greatest element, the sums of its elements and of their
+ * squares, and the sum of its bit patterns. `twinscope_pair`, for compare_arrays: further below.
  *
  * No Python header is needed. An array comes as numpy's documented PyArrayInterface (`array.__array_struct__`), which
  * holds pointer, shape, strides and flags, so that one pointer is all that a call passes.
@@ -14,7 +16,7 @@
 #include <string.h>
 
 /* Raised whenever a signature or a meaning changes; kernels.py refuses another one. */
-#define ABI 1
+#define ABI 2
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -252,6 +254,175 @@ EXPORT CLONES int twinscope_stats(const array_interface *a, int kind, double *ou
     out[2] = total;
     out[3] = squares;
     out[4] = kind == FLOAT32 ? bits : bits >> 16;
+    return 1;
+}
+
+/* What twinscope.metrics.compare_arrays needs of two runs of float32 or bfloat16, in one pass.
+ *
+ * Of c come no sums, but of the differences d = c - r: those keep their digits where the two nearly agree. The order
+ * of all additions is fixed, so the same runs give the same numbers each time. */
+
+/* Fewer than LANES: with a dozen running values each, more would leave the registers. */
+#define PAIR_LANES 16
+
+enum { SUM_R, SUM_RR, SUM_D, SUM_A, SUM_DD, SUM_RD, SUM_Q, SUMS };
+
+typedef struct {
+    double sums[SUMS][PAIR_LANES];
+    float most[PAIR_LANES];
+    int32_t within[PAIR_LANES], left_out[PAIR_LANES];
+    float largest;
+    size_t worst;
+} pair_state;
+
+INLINE float magnitude(float v) {
+    uint32_t b;
+    memcpy(&b, &v, sizeof b);
+    b &= 0x7fffffffu;
+    memcpy(&v, &b, sizeof v);
+    return v;
+}
+
+/* A block; n is a multiple of the lanes, `start` its place in the run. */
+INLINE void add_pair(pair_state *s, const float *x, const float *y, size_t n, size_t start, float atol, float rtol) {
+    float r[PAIR_LANES] = {0}, rr[PAIR_LANES] = {0}, d[PAIR_LANES] = {0}, a[PAIR_LANES] = {0}, dd[PAIR_LANES] = {0},
+          rd[PAIR_LANES] = {0}, q[PAIR_LANES] = {0}, most[PAIR_LANES], largest[PAIR_LANES] = {0};
+    int32_t within[PAIR_LANES], left_out[PAIR_LANES];
+    memcpy(most, s->most, sizeof most);
+    memcpy(within, s->within, sizeof within);
+    memcpy(left_out, s->left_out, sizeof left_out);
+    for (size_t i = 0; i < n; i += PAIR_LANES) {
+        for (int k = 0; k < PAIR_LANES; k++) {
+            float u = x[i + k], e = y[i + k] - u, f = magnitude(e), v = magnitude(u);
+            r[k] += u;
+            rr[k] += u * u;
+            d[k] += e;
+            a[k] += f;
+            dd[k] += e * e;
+            rd[k] += u * e;
+            /* A reference of 0 leaves its place out: 0 is added. */
+            float ratio = f / (v > 0 ? v : INFINITY);
+            q[k] += ratio;
+            most[k] = ratio > most[k] ? ratio : most[k];
+            largest[k] = f > largest[k] ? f : largest[k];
+            within[k] += f <= v * rtol + atol;
+            left_out[k] += (v == 0) & (f > 0);
+        }
+    }
+    memcpy(s->most, most, sizeof most);
+    memcpy(s->within, within, sizeof within);
+    memcpy(s->left_out, left_out, sizeof left_out);
+    int more = 0;
+    for (int k = 0; k < PAIR_LANES; k++) {
+        s->sums[SUM_R][k] += r[k];
+        s->sums[SUM_RR][k] += rr[k];
+        s->sums[SUM_D][k] += d[k];
+        s->sums[SUM_A][k] += a[k];
+        s->sums[SUM_DD][k] += dd[k];
+        s->sums[SUM_RD][k] += rd[k];
+        s->sums[SUM_Q][k] += q[k];
+        more |= largest[k] > s->largest;
+    }
+    if (more) {
+        for (int k = 0; k < PAIR_LANES; k++) s->largest = largest[k] > s->largest ? largest[k] : s->largest;
+        size_t i = 0;
+        while (magnitude(y[i] - x[i]) != s->largest) i++;
+        s->worst = start + i;
+    }
+}
+
+/* n elements from `start` on as float32: in place if they are that already, else in `room`. Padded there with zeros to
+ * whole lanes, which add nothing to any sum. */
+INLINE const float *block_of(const char *data, int kind, size_t start, size_t n, float *room) {
+    if (kind == FLOAT32) {
+        const float *from = (const float *)data + start;
+        if (n % PAIR_LANES == 0) return from;
+        memcpy(room, from, n * sizeof *room);
+    } else {
+        gather(room, data + 2 * start, n, 2, BFLOAT16, 0);
+    }
+    for (; n % PAIR_LANES; n++) room[n] = 0;
+    return room;
+}
+
+/* What PAIR_OUT of kernels.py names, of n > 0 aligned elements each. Returns 0, and leaves `out` alone, where float32
+ * will not do: NaN or infinities, squares that overflow or lose digits. Two arrays of all zeros are fine. */
+EXPORT CLONES int twinscope_pair(const void *reference, int kind_r, const void *candidate, int kind_c, intptr_t count,
+                                 float atol, float rtol, double *out) {
+    if (count <= 0 || count > INT32_MAX || kind_r < 0 || kind_r > BFLOAT16 || kind_c < 0 || kind_c > BFLOAT16) return 0;
+    pair_state s;
+    memset(&s, 0, sizeof s);
+    float room_r[BLOCK], room_c[BLOCK];
+    size_t total = (size_t)count, padding = 0;
+    int identical = 1;
+    for (size_t start = 0; start < total; start += BLOCK) {
+        size_t used = total - start < BLOCK ? total - start : BLOCK;
+        size_t n = (used + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES;
+        const float *x = block_of(reference, kind_r, start, used, room_r);
+        const float *y = block_of(candidate, kind_c, start, used, room_c);
+        padding = n - used;
+        identical = identical && memcmp(x, y, used * sizeof *x) == 0;
+        add_pair(&s, x, y, n, start, atol, rtol);
+    }
+
+    double sum[SUMS] = {0}, rel_most = 0;
+    int64_t within = -(int64_t)padding, left_out = 0;
+    for (int k = 0; k < PAIR_LANES; k++) {
+        for (int which = 0; which < SUMS; which++) sum[which] += s.sums[which][k];
+        rel_most = s.most[k] > rel_most ? s.most[k] : rel_most;
+        within += s.within[k];
+        left_out += s.left_out[k];
+    }
+    double tiny = 1e-30 * (double)total;
+    if (!(sum[SUM_RR] < INFINITY && sum[SUM_DD] < INFINITY)) return 0;
+    if (!(sum[SUM_DD] >= tiny || s.largest == 0)) return 0;
+    double c = sum[SUM_R] + sum[SUM_D], rc = sum[SUM_RR] + sum[SUM_RD];
+    double cc = sum[SUM_RR] + 2 * sum[SUM_RD] + sum[SUM_DD];
+    int all_zero = sum[SUM_RR] < tiny, cancels = cc * 4 < sum[SUM_RR], steep = !(sum[SUM_Q] < INFINITY);
+    if (all_zero || cancels || steep) { /* seldom: another look, in float64 */
+        double wide_c = 0, wide_rc = 0, wide_cc = 0, wide_q = 0, wide_most = 0;
+        for (size_t start = 0; start < total; start += BLOCK) {
+            size_t used = total - start < BLOCK ? total - start : BLOCK;
+            const float *x = block_of(reference, kind_r, start, used, room_r);
+            const float *y = block_of(candidate, kind_c, start, used, room_c);
+            for (size_t i = 0; i < used; i++) {
+                double u = x[i], v = y[i];
+                if (all_zero && u != 0) return 0;
+                wide_c += v;
+                wide_rc += u * v;
+                wide_cc += v * v;
+                if (steep && u != 0) {
+                    double ratio = (double)magnitude(y[i] - x[i]) / (u < 0 ? -u : u);
+                    wide_q += ratio;
+                    wide_most = ratio > wide_most ? ratio : wide_most;
+                }
+            }
+        }
+        if (cancels) {
+            c = wide_c;
+            rc = wide_rc;
+            cc = wide_cc;
+        }
+        if (steep) {
+            sum[SUM_Q] = wide_q;
+            rel_most = wide_most;
+        }
+    }
+    out[0] = sum[SUM_R];
+    out[1] = c;
+    out[2] = sum[SUM_RR];
+    out[3] = rc;
+    out[4] = cc;
+    out[5] = sum[SUM_D];
+    out[6] = sum[SUM_A];
+    out[7] = sum[SUM_DD];
+    out[8] = s.largest;
+    out[9] = s.largest > 0 ? (double)s.worst : -1;
+    out[10] = sum[SUM_Q];
+    out[11] = rel_most;
+    out[12] = (double)left_out;
+    out[13] = (double)within;
+    out[14] = identical;
     return 1;
 }
 

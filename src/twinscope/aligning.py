@@ -54,6 +54,9 @@ def align(
     comparing = {k: options.pop(k) for k in list(options) if k in _COMPARE}
     plan = Plan.parse(level=level, keep=keep, backward=backward, **options)
     losses = loss if isinstance(loss, (tuple, list)) else (loss, loss)
+    for own in losses:
+        if own is not None and not callable(own):
+            raise OptionError(f"loss={own!r} cannot be called", hint="hand in a function of the model's output")
     if len(losses) != 2:
         raise OptionError(
             f"loss has {len(losses)} parts", hint="hand in one function, or (for reference, for candidate)"

@@ -19,7 +19,7 @@ import numpy as np
 from .adapters.base import Array
 from .errors import MatchError, OptionError
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
-from .match import Matching, Pair, canonical_op, match
+from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, compare_arrays
 from .records import Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
@@ -33,6 +33,17 @@ _PASS_GRADIENT = frozenset(
     __getitem__""".split()
 )
 
+
+#: How many roundings an approximated function stands for.
+_APPROXIMATION = 4
+
+#: Ops that may magnify the relative error of what they are given without bound.
+_ILL_CONDITIONED = frozenset(
+    """sub rsub subtract mean sum var std norm log log2 log10 log1p exp expm1 pow div reciprocal softmax log_softmax
+    logsumexp cumsum cumprod prod det inverse sin cos tan cross_entropy nll_loss batch_norm instance_norm floor ceil
+    round trunc sign mod remainder fmod floor_divide argmax argmin topk sort where eq ne lt gt le ge grid_sample
+    interpolate scatter gather add iadd""".split()
+)
 
 #: Functions that frameworks approximate each in its own way.
 _APPROXIMATED = frozenset(
@@ -90,7 +101,8 @@ def compare(
         judge = _judge(atol, rtol, mode)
     elif (atol, rtol, mode) != (None, None, None):
         raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
-    wanted = None if phases is None else {Phase.parse(p, "phases") for p in phases}
+    given = (phases,) if isinstance(phases, str) else phases
+    wanted = None if given is None else {Phase.parse(p, "phases") for p in given}
     matching = match(first, second, hints=mapping)
     comparison = _Comparison(first, second, matching, judge, wanted, fold)
     results = comparison.run(progress)
@@ -121,6 +133,7 @@ class _Flow:
     working: dict[int, str] = field(default_factory=dict)  # by value: least precise floating dtype met so far
     floor: dict[int, float] = field(default_factory=dict)  # by value: see `_floor_of`
     total: int = 0
+    constants: set[int] = field(default_factory=set)  # values that come neither from the inputs nor from a parameter
     leaf_calls: set[int] = field(default_factory=set)  # calls with no recorded call inside
     consumers: dict[int, list[Record]] = field(default_factory=lambda: defaultdict(list))
     makers: dict[int, Record] = field(default_factory=dict)  # by value: the innermost call that made it
@@ -132,6 +145,8 @@ class _Flow:
     def of(cls, trace: Trace) -> _Flow:
         flow = cls()
         parents = {r.parent_id for r in trace.records if r.phase is Phase.FORWARD}
+        roots = [r for r in trace.records if r.path == "" and r.kind is Kind.MODULE and r.phase is Phase.FORWARD]
+        data = {s.value for r in roots for s in r.inputs()}
         for record in trace.records:
             if record.kind is Kind.MODULE and record.phase is Phase.BACKWARD:
                 flow.backward.setdefault((record.path, record.step), record)
@@ -148,7 +163,12 @@ class _Flow:
                 working = _coarser(working, flow.working.get(slot.value, slot.meta.dtype))
                 if leaf:
                     flow.consumers[slot.value].append(record)
+            fed = not data or record.kind is not Kind.OP or any(s.param or s.value in data for s in record.inputs())
             for slot in record.outputs():
+                if fed:
+                    data.add(slot.value)
+                elif slot.value not in data:
+                    flow.constants.add(slot.value)
                 flow.makers.setdefault(slot.value, record)
                 flow.depth.setdefault(slot.value, deep + _weight(record))
                 flow.working.setdefault(slot.value, _coarser(working, slot.meta.dtype))
@@ -183,7 +203,7 @@ def _weight(record: Record) -> int:
     """How many roundings in a row a call stands for: a recurrent layer is as deep as its sequence is long, and a
     function that is approximated may be some fifty roundoffs off (measured: MindSpore's tanh)."""
     if canonical_op(record.type) in _APPROXIMATED:
-        return 4
+        return _APPROXIMATION
     if record.op.upper() in ("LSTM", "GRU", "RNN", "SIMPLERNN", "RNN_TANH", "RNN_RELU"):
         shapes = [s.meta.shape for s in record.inputs() if len(s.meta.shape) == 3]
         return 1 + (max(shapes[0][:2]) if shapes else 1)
@@ -211,6 +231,8 @@ class _Comparison:
         self.layers = _paired_layers(reference, candidate, matching) if fold else (frozenset(), frozenset())
         self._module_kinds = {i.path: i.kind for i in reference.manifest.modules}
         self._kinks = _kinks(reference)
+        self._given: float | None = None
+        self._errors: dict[int, float | None] = {}  # by value: what was measured where it was made or first used
         self._flipped: dict[int, float] = {}  # by step: the error that flips have brought into the backward pass
         self._flips: dict[str, int] = {}  # by place: how many elements flipped
         self.flow = _Flow.of(reference)
@@ -233,7 +255,11 @@ class _Comparison:
         for i, pair in enumerate(pairs):
             # parameters that an op was handed are compared once, as weights
             slots = [s for s in pair.slots if pair.reference.kind is Kind.STATE or not (s[0].param or s[1].param)]
-            diffs = tuple(self.diff(pair, a, b) for a, b in slots)
+            self._given = self._given_to(pair, slots)
+            diffs = tuple([self.diff(pair, a, b) for a, b in slots])
+            if pair.reference.phase is Phase.FORWARD:
+                for diff in diffs:
+                    self._errors[diff.reference.value] = diff.error if diff.basis != "none" else None
             found.append(PairResult(pair, _verdict(pair.reference, diffs), diffs))
             if progress is not None:
                 progress(i + 1, len(pairs))
@@ -287,7 +313,7 @@ class _Comparison:
             b,
             verdict,
             "tensors",
-            error=judge.error(numbers, context),
+            error=math.inf if metrics.nonfinite_mismatch else judge.error(numbers, context),
             limit=judge.limit(numbers, context),
             metrics=metrics,
             note="; ".join(notes),
@@ -320,7 +346,34 @@ class _Comparison:
             depth, working = 0, ""
         backward = record.phase in (Phase.BACKWARD, Phase.GRADIENT)
         flipped = self._flipped.get(record.step, 0.0) if backward else 0.0
-        return Context((a.meta.dtype, b.meta.dtype), working, depth, self._floor(record, a), flipped)
+        given = self._given if a.name.split(".", 1)[0] == "out" else None
+        dtypes = (a.meta.dtype, b.meta.dtype)
+        return Context(dtypes, working, depth, self._floor(record, a), flipped, given, _weight(record))
+
+    def _given_to(self, pair: Pair, slots: Sequence[tuple[Slot, Slot]]) -> float | None:
+        """The largest error among the inputs of one step of the forward pass; None where not all were compared."""
+        record = pair.reference
+        kind = _family(self._module_kinds.get(record.path)) if record.kind is Kind.MODULE else canonical_op(record.type)
+        steady = self._is_step(record) and kind not in _ILL_CONDITIONED
+        if record.phase is not Phase.FORWARD or not steady or _weight(record) > _APPROXIMATION:
+            return None
+        inputs = [s for s in record.inputs() if s.param is None and s.meta.dtype in ROUNDOFF]
+        if not inputs or pair.how == FUSED:
+            return None
+        compared = {a.value: (a, b) for a, b in slots}
+        worst = 0.0
+        for slot in inputs:
+            if slot.value not in compared:
+                return None
+            if slot.value not in self._errors:
+                a, b = compared[slot.value]
+                diff = self.diff(pair, a, b)
+                self._errors[slot.value] = diff.error if diff.basis == "tensors" else None
+            error = self._errors[slot.value]
+            if error is None or not math.isfinite(error):
+                return None
+            worst = max(worst, error)
+        return worst
 
     def _floor(self, record: Record, slot: Slot) -> float:
         """The scale of what was added up to make this tensor: where terms cancel, the sum may be nothing but noise.
@@ -362,6 +415,7 @@ class _Comparison:
         random = any(f.verdict is Verdict.UNDECIDED for f in forward)
         findings = [*weights, *forward, *([] if random else self._backward_findings(early, known))]
         findings += self._gradient_findings(early, bool(findings) or random)
+        findings += self._lost_gradients()
         if not findings:
             changed = [r for r in early if r.reference.phase is Phase.BUFFER and r.verdict is Verdict.BUG]
             findings = [self._finding(r, "buffers differ after the step") for r in changed]
@@ -370,7 +424,8 @@ class _Comparison:
             findings.append(self._finding(bad[0], "differs, though nothing upstream of it was seen to"))
         calls = [f for f in findings if f.phase in (Phase.FORWARD, Phase.BACKWARD) and f.verdict is Verdict.BUG]
         rest = [f for f in findings if f.verdict is Verdict.BUG]
-        first = next(iter(calls or rest), None)
+        updates = [f for f in rest if f.phase is Phase.STEP]
+        first = next(iter(updates or calls or rest), None)
         missing = self._missing_findings()
         findings += missing
         notes = self._notes(results)
@@ -411,6 +466,11 @@ class _Comparison:
             if differs and _error(result, "out") > _GROSS:
                 roundabout |= self._way_back(record, used)
         roundabout |= self._other_boundaries(results)
+        for result in results:  # a constant is wrong only where what is made with it is
+            record = result.reference
+            op = record.phase is Phase.FORWARD and record.kind is Kind.OP and record.outputs()
+            if op and all(s.value in self.flow.constants for s in record.outputs()):
+                roundabout.add(record.call_id)
         shared = self._shared_otherwise(results)
         return [
             replace(r, verdict=Verdict.UNDECIDED, rejoins=True)
@@ -549,7 +609,7 @@ class _Comparison:
             gaps += [f"the {name}'s trace: {n}" for n in trace.manifest.notes]
         flips = sum(d.basis != "none" and d.verdict is Verdict.UNDECIDED for r in results for d in r.diffs)
         if flips:
-            gaps.append(f"{flips} whole-number tensors differ in places, perhaps by flips of noisy numbers")
+            gaps.append(f"{flips} tensors differ in places, perhaps by flips of noisy numbers")
         return gaps
 
     def _output_gaps(self, results: list[PairResult]) -> list[str]:
@@ -563,6 +623,9 @@ class _Comparison:
                 judged.update(d.reference.value for d in result.diffs if d.basis != "none")
         gaps = []
         for root in roots:
+            floats = [s for s in root.outputs() if s.stats is not None]
+            if floats and not any(s.meta.size - s.stats.nan - s.stats.inf for s in floats if s.stats is not None):
+                gaps.append(f"step {root.step}: the network's outputs hold no finite number: nothing was shown")
             lost = [s.name for s in root.outputs() if s.value not in judged]
             if lost or not root.outputs():
                 gaps.append(
@@ -655,8 +718,8 @@ class _Comparison:
             for r in forward
             if r.verdict is Verdict.BUG
             and _side(r, "out") is Verdict.BUG
-            and _side(r, "in") is not Verdict.BUG
-            and _error(r, "out") > _JUMP * _error(r, "in")
+            and self._given_verdict(r) is not Verdict.BUG
+            and _error(r, "out") > _JUMP * self._given_error(r)
             and not self._inherits(r, made)
         ]
         between = self._between(forward, made)
@@ -679,6 +742,21 @@ class _Comparison:
         cause = "dropout is active, and the two sides draw other random numbers: compare in eval mode, or with p = 0"
         return replace(finding, verdict=Verdict.UNDECIDED, cause=cause)
 
+    def _data(self, result: PairResult) -> list[SlotDiff]:
+        """A pair's inputs without constants: a mask that is written in another way shows in what is made with it."""
+        return [
+            d
+            for d in result.diffs
+            if d.reference.name.startswith("in.") and d.reference.value not in self.flow.constants
+        ]
+
+    def _given_verdict(self, result: PairResult) -> Verdict | None:
+        found = [d.verdict for d in self._data(result)]
+        return _worst(found) if found else None
+
+    def _given_error(self, result: PairResult) -> float:
+        return max((d.error for d in self._data(result) if d.error is not None), default=0.0)
+
     def _inherits(self, result: PairResult, made: Mapping[int, SlotDiff]) -> bool:
         """Whether an input that could not be compared is known to be wrong from where it was made."""
         compared = {d.reference.value for d in result.diffs}
@@ -694,6 +772,8 @@ class _Comparison:
                 continue
             for diff in result.diffs:
                 if not diff.reference.name.startswith("in.") or diff.verdict is not Verdict.BUG:
+                    continue
+                if diff.reference.value in self.flow.constants:
                     continue
                 before = made.get(diff.reference.value)
                 if before is None and diff.reference.value not in self.flow.makers:
@@ -771,6 +851,41 @@ class _Comparison:
             return [self._finding(r, "gradient of its own parameters") for r in local]
         return [] if known else [self._finding(bad[0], "gradients of parameters differ")]
 
+    def _lost_gradients(self) -> list[Finding]:
+        """Parameters that got a gradient on one side only: something is detached, or frozen, on the other one.
+
+        A gradient of nothing but zeros is as good as none: frameworks differ in whether they give one.
+        """
+        if self.phases is not None and Phase.GRADIENT not in self.phases:
+            return []
+        ran = [
+            {r.step for r in t.records if r.phase is Phase.GRADIENT and r.slots}
+            for t in (self.reference, self.candidate)
+        ]
+        found = []
+        for own, records in enumerate((self.matching.unmatched_reference, self.matching.unmatched_candidate)):
+            side, other = (("reference", "candidate"), ("candidate", "reference"))[own]
+            partners = {(m.reference, m.candidate)[own]: (m.candidate, m.reference)[own] for m in self.matching.modules}
+            for record in records:
+                partner = partners.get(record.path)
+                real = any(s.stats is None or s.stats.l2 > 0 for s in record.slots)
+                if record.phase is not Phase.GRADIENT or partner is None or not real or record.step not in ran[1 - own]:
+                    continue
+                source = self._source(record, self.reference if own == 0 else self.candidate)
+                found.append(
+                    Finding(
+                        verdict=Verdict.BUG,
+                        phase=Phase.GRADIENT,
+                        step=record.step,
+                        reference=partner if own else record.path,
+                        candidate=record.path if own else partner,
+                        source=(None, source) if own else (source, None),
+                        message=f"its parameters got a gradient on the {side}'s side only: on the {other}'s side they "
+                        "are frozen, or something between them and the loss is detached",
+                    )
+                )
+        return found[::-1]  # the gradient comes from the end of the network: the first one lost is the last to be seen
+
     def _innermost(self, sources: list[PairResult]) -> list[PairResult]:
         """Without those that merely enclose another one."""
         enclosing: set[int] = set()
@@ -798,8 +913,8 @@ class _Comparison:
                 if record.kind is Kind.OP or record.phase in (Phase.BACKWARD, Phase.BUFFER):
                     continue  # said with the call, or with the module, that it belongs to
                 if record.phase is Phase.GRADIENT:
-                    message = f"its parameters got a gradient on the {side}'s side only"
-                elif record.phase is Phase.WEIGHT:
+                    continue  # see _lost_gradients
+                if record.phase is Phase.WEIGHT:
                     message = f"its parameters are on the {side}'s side only"
                 else:
                     message = f"called on the {side}'s side only"

@@ -60,6 +60,8 @@ class Context:
     depth: int  # calls between the inputs of the run and this tensor, backward included
     floor: float  # a scale below which this tensor's magnitude may be nothing but cancellation
     handed_on: float = 0.0  # a relative error that is known to have come from upstream, and not from a bug
+    given: float | None = None  # the largest relative error among the inputs, where all of them were compared
+    weight: int = 1  # how many roundings in a row the call itself stands for
 
 
 class Judge(Protocol):
@@ -85,11 +87,23 @@ class RoundoffJudge:
     """
 
     per_call: float = 16.0
+    gain: float = 32.0  # how much a call may magnify the relative error of its inputs
     peak: float = 64.0
 
     def limit(self, numbers: Numbers, context: Context) -> float:
+        return self._noise(context) + context.handed_on
+
+    def _noise(self, context: Context) -> float:
         u = max(ROUNDOFF.get(d, 0.0) for d in (*context.dtypes, context.working))
-        return self.per_call * u * (1 + context.depth) + context.handed_on
+        # what a call makes of inputs that agree well must agree well too, however deep in the network it is
+        if u > ROUNDOFF["float32"]:
+            # half precisions accumulate in float32 and round once a call; errors of that size add up like a random walk
+            whole = 4 * u * math.sqrt(1 + context.depth)
+            return whole if context.given is None else min(whole, 4 * u + self.gain / 4 * context.given)
+        whole = self.per_call * u * (1 + context.depth)
+        if context.given is None:
+            return whole
+        return min(whole, 2 * self.per_call * u * context.weight + self.gain * context.given)
 
     def error(self, numbers: Numbers, context: Context) -> float:
         scale = max(numbers.rms_reference, context.floor)
@@ -109,6 +123,8 @@ class RoundoffJudge:
         error, limit = self.error(numbers, context), self.limit(numbers, context)
         if not error <= limit:
             return Verdict.BUG
+        if error > self._noise(context) + 0.01:
+            return Verdict.UNDECIDED  # so much is handed on that nothing can be told
         scale = max(numbers.rms_reference, context.floor)
         if scale > 0 and numbers.max_abs > self.peak * limit * scale:
             return Verdict.BUG

@@ -7,13 +7,15 @@ sums are dot products over runs of `RUN` elements, added up in float64, which ke
 is worked on again in float64; so is everything that is float64, an integer or complex to begin with.
 
 Where the package was built with its C kernel (see `kernels`), that takes the sums of `array_stats` for float32 and
-bfloat16: the same numbers, in one pass instead of five. Everything works without it.
+bfloat16, and those of `compare_arrays` for all that is worked on in float32: the same numbers, in one pass instead of
+five or twenty. Everything works without it.
 
 Any dtype that numpy or ml_dtypes can cast to a float is read. longdouble is read as float64.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -68,7 +70,10 @@ _SHIFT: Final = 600
 _SHIFT_FROM: Final = 480
 #: Looked up once: `array_stats` runs hundreds of times in a training step.
 _add, _minimum, _maximum, _dot = np.add.reduce, np.minimum.reduce, np.maximum.reduce, np.dot
-_one_pass = kernels.load()
+_kernels = kernels.load()
+_one_pass = None if _kernels is None else _kernels.stats
+_pair_pass = None if _kernels is None else _kernels.pair
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _INF: Final = math.inf
 _NAN: Final = math.nan
 
@@ -390,6 +395,8 @@ def _times(values: Array, exponent: int) -> Array:
 
 
 def _ldexp(value: float, exponent: int) -> float:
+    if not exponent:
+        return value
     try:
         return math.ldexp(value, exponent)
     except OverflowError:
@@ -461,6 +468,20 @@ class _Side:
         return buffer[:padded]
 
 
+#: Where the elements of a contiguous array lie, their kind, and their size. Does not keep the array alive.
+_Memory = tuple[int, int, int]
+
+
+def _memory(array: Array) -> _Memory | None:
+    """What the kernel has to know of an array, if it can read that as it is."""
+    kind = kernels.PAIR_KINDS.get(array.dtype)
+    flags = array.flags
+    if kind is None or not flags.c_contiguous or not flags.aligned:
+        return None
+    address: int = array.__array_interface__["data"][0]  # `array.ctypes.data` takes three times as long
+    return address, kind, array.itemsize
+
+
 class _Pair:
     """Two arrays of one shape, their axes in the reference's memory order, cut into blocks."""
 
@@ -484,8 +505,18 @@ class _Pair:
         self.reference = _Side(reference, self.work)
         self.candidate = _Side(candidate, self.work)
 
+    def memory(self) -> tuple[_Memory, _Memory] | None:
+        """Of both arrays, if the kernel can read them as they are."""
+        if len(self.blocks.shape) != 1:
+            return None
+        reference = _memory(self.reference.array)
+        candidate = _memory(self.candidate.array) if reference else None
+        return (reference, candidate) if reference and candidate else None
+
     def place(self, position: int) -> Index:
         """The index, in the user's order of axes, of an element met at `position`."""
+        if len(self.shape) == 1:
+            return (position,)
         where = [int(i) for i in np.unravel_index(position, self.shape)]
         if self.order is None:
             return tuple(where)
@@ -518,21 +549,24 @@ class _Scratch:
     addresses apart by their lower bits first take four times as long when they do.
     """
 
-    __slots__ = ("candidate", "flags", "ones", "padded", "reference", "room", "runs", "sums", "three", "three_runs")
+    __slots__ = (
+        *("candidate", "flags", "ones", "padded", "reference", "room", "runs", "size", "sums", "three", "three_runs"),
+        "work",
+    )
 
     def __init__(self, size: int, work: np.dtype[Any]) -> None:
-        room = size if size <= RUN else -(-size // RUN) * RUN
-        skew = 832 // work.itemsize
-        self.room = np.empty((5, room + skew), work)
-        self.reference, self.candidate = self.room[3, :room], self.room[4, :room]
-        self.flags = np.empty(room, np.bool_)
+        self.size, self.work = size, work
         self.padded = -1
-        self.runs = (1, 1)
-        self.three = self.three_runs = self.ones = self.sums = self.room
 
     def fit(self, padded: int) -> None:
+        """Makes room for a chunk. Not before: the kernel mostly needs none."""
         if padded == self.padded:
             return
+        if self.padded < 0:
+            room = self.size if self.size <= RUN else -(-self.size // RUN) * RUN
+            self.room = np.empty((5, room + 832 // self.work.itemsize), self.work)
+            self.reference, self.candidate = self.room[3, :room], self.room[4, :room]
+            self.flags = np.empty(room, np.bool_)
         self.padded = padded
         length = min(padded, RUN)
         self.runs = (padded // length, length)
@@ -675,24 +709,81 @@ def _segment(pair: _Pair, numbers: range, tolerance: _Tolerance, scratch: _Scrat
     part = _Part()
     blocks = pair.blocks
     exact = pair.work in (_C128, _I64)
-    # matmul reports overflow and NaN, which are looked for in its result instead. Set per thread.
-    with np.errstate(all="ignore"):
-        for number in numbers:
-            index = blocks.index(number)
-            start = blocks.start(number)
+    pair_pass = _pair_pass if pair.work == _F32 else None
+    memory = pair.memory() if pair_pass is not None else None
+    for number in numbers:
+        index = blocks.index(number)
+        start = blocks.start(number)
+        size = pair.reference.array[index].size
+        if (
+            pair_pass is not None
+            and memory is not None
+            and _kernel_chunk(pair_pass, *memory, size, start, start, part, tolerance)
+        ):
+            continue
+        # matmul reports overflow and NaN, which are looked for in its result instead. Set per thread.
+        with np.errstate(all="ignore"):
             if exact:
                 r, c = pair.reference.array[index].reshape(-1), pair.candidate.array[index].reshape(-1)
                 _exact_chunk(pair, r, c, start, part, tolerance)
                 continue
-            size = pair.reference.array[index].size
             padded = size if size <= RUN else -(-size // RUN) * RUN
+            scratch.fit(padded)
             r = pair.reference.read(index, padded, scratch.reference)
             c = pair.candidate.read(index, padded, scratch.candidate)
-            scratch.fit(padded)
-            if not _plain_chunk(r, c, size, start, part, tolerance, scratch):
+            if pair_pass is None:
+                plain = _plain_chunk(r, c, size, start, part, tolerance, scratch)
+            else:
+                plain = False
+                if memory is None and (at_r := _memory(r)) and (at_c := _memory(c)):  # else it was refused above
+                    plain = _kernel_chunk(pair_pass, at_r, at_c, size, 0, start, part, tolerance)
+            if not plain:
                 r64, c64 = r[:size].astype(_F64), c[:size].astype(_F64)
                 _careful_chunk(pair, r64, c64, c64 - r64, start, part, tolerance)
     return part
+
+
+def _kernel_chunk(
+    pair_pass: kernels.PairPass,
+    reference: _Memory,
+    candidate: _Memory,
+    size: int,
+    offset: int,
+    start: int,
+    part: _Part,
+    tolerance: _Tolerance,
+) -> bool:
+    """What `_plain_chunk` does, by the kernel, for `size` elements that lie at `offset`."""
+    sums = pair_pass(
+        reference[0] + offset * reference[2],
+        reference[1],
+        candidate[0] + offset * candidate[2],
+        candidate[1],
+        size,
+        min(tolerance.atol, _FLOAT32_MAX),
+        min(tolerance.rtol, _FLOAT32_MAX),
+    )
+    if sums is None:
+        return False
+    r1, c1, rr, rc, cc, d1, a1, dd, largest, worst, q1, most, left_out, within, identical = sums
+    part.finite += size
+    part.add_values(0, r1, c1, rr, rc, cc)
+    if identical:
+        part.within += size
+        return True
+    part.identical = False
+    part.add_errors(0, d1, a1, dd)
+    if largest > part.max_abs:
+        part.max_abs = largest
+        part.worst = start + int(worst)
+    part.rel_left_out += int(left_out)
+    part.rel += q1
+    if most > part.max_rel:
+        part.max_rel = most
+    # The kernel counts in float32, to which a tolerance is rounded.
+    settled = largest <= tolerance.atol or (not left_out and most <= tolerance.rtol * (1 - 1e-6))
+    part.within += size if settled else int(within)
+    return True
 
 
 def _plain_chunk(
@@ -856,6 +947,8 @@ def _careful_chunk(
 
 
 def _merge(parts: list[_Part]) -> _Part:
+    if len(parts) == 1:
+        return parts[0]
     total = _Part()
     for part in parts:
         total.finite += part.finite
@@ -882,6 +975,9 @@ def _merge(parts: list[_Part]) -> _Part:
 
 def _gather(sums: dict[int, list[float]], orders: tuple[int, ...]) -> tuple[list[float], int]:
     """Sums of one scale, and its power of two. Terms of order 2 are squares, so their scale counts twice."""
+    if len(sums) == 1:
+        ((shift, terms),) = sums.items()
+        return terms, shift
     shift = max((s for s, terms in sums.items() if any(terms)), default=0)
     gathered = [0.0] * len(orders)
     for other, terms in sums.items():
@@ -925,7 +1021,7 @@ def _metrics(reference: Array, candidate: Array, pair: _Pair, part: _Part) -> Me
     different = not part.identical
     return Metrics(
         shape=reference.shape,
-        dtypes=(reference.dtype.name, candidate.dtype.name),
+        dtypes=(_name(reference.dtype), _name(candidate.dtype)),
         count=pair.size,
         finite=n,
         max_abs=max_abs,
@@ -953,6 +1049,11 @@ def _metrics(reference: Array, candidate: Array, pair: _Pair, part: _Part) -> Me
         identical=part.identical,
         same_other_layout=_other_layout(reference, candidate) if different and _may_be_reordered(part) else None,
     )
+
+
+@functools.cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 def _item(value: Any) -> Number:
