@@ -255,8 +255,10 @@ def test_infinities_have_a_sign() -> None:
 
 def test_nothing_but_nan() -> None:
     nothing = np.full((4, 6), np.nan, np.float32)
-    assert against({"y": nothing}, {"y": nothing}).verdict is Overall.SAME
-    assert not against({"y": nothing}, {"y": Y})
+    result = against({"y": nothing}, {"y": nothing})
+    assert result.verdict is Overall.UNDECIDED  # NaN agrees with NaN, but shows nothing
+    assert any("no finite number" in n for n in result.notes)
+    assert against({"y": nothing}, {"y": Y}).verdict is Overall.DIFFERENT
 
 
 # -- shapes, layouts, dtypes ---------------------------------------------------------------------------------------

@@ -31,9 +31,26 @@ def test_the_limit_grows_with_depth_and_precision() -> None:
     judge = RoundoffJudge()
     assert judge.limit(SAME, CONTEXT) == 16 * U * 4
     assert judge.limit(SAME, replace(CONTEXT, depth=0)) == 16 * U
-    assert judge.limit(SAME, replace(CONTEXT, dtypes=("float32", "bfloat16"))) == 16 * 2**-8 * 4
-    assert judge.limit(SAME, replace(CONTEXT, working="float16")) == 16 * 2**-11 * 4
+    # half precisions accumulate in float32: fewer roundings, and they add up like a random walk
+    assert judge.limit(SAME, replace(CONTEXT, dtypes=("float32", "bfloat16"))) == 4 * 2**-8 * 2
+    assert judge.limit(SAME, replace(CONTEXT, working="float16")) == 4 * 2**-11 * 2
     assert judge.limit(SAME, replace(CONTEXT, dtypes=("float64", "float64"), working="")) == 16 * 2**-53 * 4
+
+
+def test_what_was_given_well_must_come_out_well() -> None:
+    judge = RoundoffJudge()
+    deep = replace(CONTEXT, depth=500)
+    assert judge.verdict(off(1e-5), deep) is Verdict.NOISE
+    assert judge.verdict(off(1e-5), replace(deep, given=0.0)) is Verdict.BUG
+    assert judge.verdict(off(1e-5), replace(deep, given=1e-6)) is Verdict.NOISE
+    assert judge.limit(SAME, replace(CONTEXT, given=1.0)) == judge.limit(SAME, CONTEXT)  # never looser
+
+
+def test_so_much_handed_on_that_nothing_can_be_told() -> None:
+    judge = RoundoffJudge()
+    assert judge.verdict(off(0.005), replace(CONTEXT, handed_on=0.2)) is Verdict.NOISE
+    assert judge.verdict(off(0.1), replace(CONTEXT, handed_on=0.2)) is Verdict.UNDECIDED
+    assert judge.verdict(off(0.3), replace(CONTEXT, handed_on=0.2)) is Verdict.BUG
 
 
 def test_at_the_limit_and_above() -> None:
