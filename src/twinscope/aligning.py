@@ -13,6 +13,7 @@ from .adapters.base import Adapter
 from .capturing import Capture, Plan
 from .comparing import compare
 from .errors import OptionError
+from .records import Phase
 from .result import Result
 from .store import Trace
 from .weights import copy_weights
@@ -71,8 +72,21 @@ def align(
         (second, candidate, given.candidate, losses[1]),
     ):
         traces.append(watch_once(adapter, model, own, own_loss, plan, seed))
+    if backward and not (plan.phases or plan.include or plan.exclude or plan.types):
+        for trace, side in zip(traces, ("reference", "candidate"), strict=True):
+            _refuse_no_gradient(trace, side)
     result = compare(traces[0], traces[1], progress=progress, **comparing)
     return result if not notes else _with_notes(result, notes)
+
+
+def _refuse_no_gradient(trace: Trace, side: str) -> None:
+    """A backward pass that was asked for and did not happen must not pass for one that agreed."""
+    trainable = any(p.trainable for m in trace.manifest.modules for p in m.params)
+    if trainable and not any(r.phase in (Phase.BACKWARD, Phase.GRADIENT) for r in trace.records):
+        raise OptionError(
+            f"the {side}'s loss led to no gradient, and a backward pass was asked for",
+            hint="loss must return a scalar that depends on the model's output; or pass backward=False",
+        )
 
 
 class Inputs:

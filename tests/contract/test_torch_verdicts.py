@@ -168,6 +168,31 @@ def test_a_compiled_model_is_refused_with_a_hint() -> None:
         align(torch.compile(Attention(), backend="eager"), Attention(), X)
 
 
-def test_a_loss_that_is_none_is_refused() -> None:
+def test_a_loss_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(OptionError, match="cannot be called"):
         align(Attention(), Attention(), X, loss=3)
+    for loss in (lambda out: None, lambda out: 3.0, lambda out: out.detach().sum()):
+        with pytest.raises(OptionError, match="led to no gradient"):
+            align(Attention(), Attention(), X, loss=loss)
+    assert align(Attention(), Attention(), X, loss=lambda out: None, backward=False).verdict is Overall.SAME
+
+
+class Chain(nn.Module):
+    def __init__(self, names: str) -> None:
+        super().__init__()
+        for name in names if names == "abc" else names[::-1]:
+            setattr(self, name, nn.Linear(16, 16))
+        self.order = names
+
+    def forward(self, x: Any) -> Any:
+        for name in self.order:
+            x = torch.tanh(getattr(self, name)(x))
+        return x
+
+
+def test_weights_paired_by_order_alone_are_said_to_be() -> None:
+    result = align(Chain("abc"), Chain("xyz"), X)
+    assert any("paired by order alone" in n for n in result.notes)
+    mapped = align(Chain("abc"), Chain("xyz"), X, mapping={"a": "x", "b": "y", "c": "z"})
+    assert mapped.verdict is Overall.SAME
+    assert not any("paired by order alone" in n for n in mapped.notes)

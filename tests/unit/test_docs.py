@@ -77,7 +77,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_document_names_a_machine(name: str) -> None:
-    assert not re.search(r"/work/|/tmp/|/root/|/home/|pypi|simple/", read(name), re.IGNORECASE)
+    assert not re.search(r"/tmp/|/home/|/mnt/|pypi|simple/", read(name), re.IGNORECASE)
 
 
 def test_the_readme_shows_the_examples_as_they_are() -> None:

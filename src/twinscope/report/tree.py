@@ -174,6 +174,9 @@ def _summary(result: Result) -> str:
     bases = {d.basis for p in result.pairs for d in p.diffs} - {"none"}
     if result.verdict is Overall.SAME and bases == {"stats"}:
         return "by their statistics the two networks compute the same; the order of values was not compared"
+    undecided = next((f for f in result.findings if f.verdict is Verdict.UNDECIDED), None)
+    if result.verdict is Overall.UNDECIDED and undecided is not None:
+        return undecided.cause or undecided.message
     return _SUMMARY[result.verdict]
 
 

@@ -127,6 +127,12 @@ def give_weights(
     notes: list[str] = []
     reached: set[tuple[str, str]] = set()
     given: set[tuple[str, str]] = set()
+    guessed = [
+        f"{p.reference} -> {p.candidate}" for p in matching.modules if p.how == "order among equals" and p.params
+    ]
+    if guessed:
+        shown = ", ".join(guessed[:3]) + (", ..." if len(guessed) > 3 else "")
+        notes.append(f"{len(guessed)} modules of one kind and shape were paired by order alone ({shown}): see mapping=")
     for pair in matching.modules:
         a, (b, target) = left[pair.reference], right[pair.candidate]
         taking = second.state(target)
