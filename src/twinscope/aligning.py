@@ -51,6 +51,8 @@ def align(
         result = twinscope.align(torch_model, paddle_model, np.random.randn(2, 3, 224, 224).astype("float32"))
         print(result)
     """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise OptionError(f"seed={seed!r} is not a whole number", hint="write seed=0")
     first, second = adapter_for(reference), adapter_for(candidate)
     comparing = {k: options.pop(k) for k in list(options) if k in _COMPARE}
     plan = Plan.parse(level=level, keep=keep, backward=backward, **options)

@@ -1083,6 +1083,8 @@ def capture(
     plan = Plan.parse(**options)
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
         raise OptionError(f"rank={rank!r} is not a rank", hint="hand in the process's rank, 0 or more, or None")
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise OptionError(f"path={path!r} is not a path", hint='write capture(model, "runs/mine"), or leave it out')
     if path is not None and rank is not None:
         path = Path(path) / f"rank{rank}"
     return Capture(model, path, plan, rank=rank or 0)

@@ -96,6 +96,12 @@ def compare(
 
     Raises `MatchError` when the two have nothing in common.
     """
+    for given_trace in (reference, candidate):
+        if not isinstance(given_trace, (Trace, str, os.PathLike)):
+            raise OptionError(
+                f"{type(given_trace).__name__} is neither a trace nor the path of one",
+                hint="compare takes what capture made; for two models call twinscope.align",
+            )
     first, second = Trace.open(reference), Trace.open(candidate)
     if judge is None:
         judge = _judge(atol, rtol, mode)

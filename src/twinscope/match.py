@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import patterns
-from .errors import MatchError
+from .errors import MatchError, OptionError
 from .pairing.calls import FUSED, CallMatcher
 from .pairing.modules import ModuleMatcher
 from .pairing.opnames import COMMUTATIVE, canonical_op
@@ -205,6 +205,8 @@ def _states(a: Side, b: Side, modules: Iterable[ModulePair], steps: Mapping[int,
 def _resolve(
     hints: Mapping[str, str] | Sequence[tuple[str, str]] | None, a: Side, b: Side
 ) -> list[tuple[Module, Module]]:
+    if isinstance(hints, str):
+        raise OptionError(f"mapping={hints!r} is a string", hint='write {"path in reference": "path in candidate"}')
     items = list(hints.items() if isinstance(hints, Mapping) else hints or ())
     found: dict[Module, Module] = {}
     for source, target in items:

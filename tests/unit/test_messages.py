@@ -149,3 +149,16 @@ def test_errors_can_be_sent_to_another_process() -> None:
     error = OptionError("off", hint="look here")
     again = copy.copy(error)
     assert type(again) is OptionError and str(again) == str(error) and again.hint == error.hint
+
+
+@pytest.mark.parametrize("wrong", [1, None, [], object()])
+def test_what_is_no_trace_is_refused_with_a_hint(wrong: Any) -> None:
+    with pytest.raises(errors.OptionError, match="neither a trace nor the path of one") as caught:
+        twinscope.compare(wrong, wrong)
+    assert "twinscope.align" in str(caught.value)
+
+
+def test_a_mapping_that_is_a_string_is_refused(tmp_path: Path) -> None:
+    write_trace(tmp_path / "a")
+    with pytest.raises(errors.OptionError, match="is a string"):
+        twinscope.compare(tmp_path / "a", tmp_path / "a", mapping="a=b")  # type: ignore[arg-type]
