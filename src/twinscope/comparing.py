@@ -331,7 +331,7 @@ class _Comparison:
         record = pair.reference
         return (
             record.phase is Phase.BACKWARD
-            and slot.name.startswith("in.")
+            and slot.side == "in"
             and isinstance(self.judge, RoundoffJudge)
             and record.call_id in self._kinks
         )
@@ -352,7 +352,7 @@ class _Comparison:
             depth, working = 0, ""
         backward = record.phase in (Phase.BACKWARD, Phase.GRADIENT)
         flipped = self._flipped.get(record.step, 0.0) if backward else 0.0
-        given = self._given if a.name.split(".", 1)[0] == "out" else None
+        given = self._given if a.side == "out" else None
         dtypes = (a.meta.dtype, b.meta.dtype)
         return Context(dtypes, working, depth, self._floor(record, a), flipped, given, _weight(record))
 
@@ -463,7 +463,7 @@ class _Comparison:
         for result in results:
             if result.reference.phase is Phase.FORWARD:
                 for diff in result.diffs:
-                    if diff.reference.name.startswith("in."):
+                    if diff.reference.side == "in":
                         used[diff.reference.value].append(diff)
         roundabout: set[int] = set()
         for result in results:
@@ -496,15 +496,13 @@ class _Comparison:
         for result in results:
             if result.reference.phase is Phase.FORWARD and self._is_step(result.reference):
                 for diff in result.diffs:
-                    if diff.reference.name.split(".", 1)[0] == "out" and diff.verdict in (Verdict.EXACT, Verdict.NOISE):
+                    if diff.reference.side == "out" and diff.verdict in (Verdict.EXACT, Verdict.NOISE):
                         alike.add(diff.reference.value)
         found = set()
         for result in results:
             record = result.reference
             if record.phase is Phase.FORWARD and result.verdict is Verdict.BUG and record.path != "":
-                outs = [
-                    d for d in result.diffs if d.reference.name.split(".", 1)[0] == "out" and d.verdict is Verdict.BUG
-                ]
+                outs = [d for d in result.diffs if d.reference.side == "out" and d.verdict is Verdict.BUG]
                 if not self._is_step(record) and outs and all(d.reference.value in alike for d in outs):
                     found.add(record.call_id)
         return found
@@ -529,7 +527,7 @@ class _Comparison:
         for result in results:
             if result.verdict is not Verdict.BUG or id(result) not in values:
                 continue
-            bad = [d for d in result.diffs if d.verdict is Verdict.BUG and d.reference.name.startswith("in.")]
+            bad = [d for d in result.diffs if d.verdict is Verdict.BUG and d.reference.side == "in"]
             if bad and all((d.error or 0.0) > _GROSS for d in bad):
                 wrong = [values[id(result)][d.reference.name] for d in bad if d.reference.name in values[id(result)]]
                 if wrong and all(self._agrees_upstream(v, said) for v in wrong):
@@ -718,7 +716,7 @@ class _Comparison:
 
     def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
         forward = [r for r in results if r.reference.phase is Phase.FORWARD and r.diffs]
-        made = {d.reference.value: d for r in forward for d in r.diffs if d.reference.name.split(".", 1)[0] == "out"}
+        made = {d.reference.value: d for r in forward for d in r.diffs if d.reference.side == "out"}
         sources = [
             r
             for r in forward
@@ -750,11 +748,7 @@ class _Comparison:
 
     def _data(self, result: PairResult) -> list[SlotDiff]:
         """A pair's inputs without constants: a mask that is written in another way shows in what is made with it."""
-        return [
-            d
-            for d in result.diffs
-            if d.reference.name.startswith("in.") and d.reference.value not in self.flow.constants
-        ]
+        return [d for d in result.diffs if d.reference.side == "in" and d.reference.value not in self.flow.constants]
 
     def _given_verdict(self, result: PairResult) -> Verdict | None:
         found = [d.verdict for d in self._data(result)]
@@ -776,10 +770,8 @@ class _Comparison:
         for result in forward:
             if result.verdict is not Verdict.BUG or result.rejoins:
                 continue
-            for diff in result.diffs:
-                if not diff.reference.name.startswith("in.") or diff.verdict is not Verdict.BUG:
-                    continue
-                if diff.reference.value in self.flow.constants:
+            for diff in self._data(result):
+                if diff.verdict is not Verdict.BUG:
                     continue
                 before = made.get(diff.reference.value)
                 if before is None and diff.reference.value not in self.flow.makers:
@@ -904,13 +896,12 @@ class _Comparison:
 
     def _missing_findings(self) -> list[Finding]:
         found = []
-        for side, records, layers, trace in (
-            ("reference", self.matching.unmatched_reference, self.layers[0], self.reference),
-            ("candidate", self.matching.unmatched_candidate, self.layers[1], self.candidate),
+        for side, records, layers, flow in (
+            ("reference", self.matching.unmatched_reference, self.layers[0], self.flow),
+            ("candidate", self.matching.unmatched_candidate, self.layers[1], self.candidate_flow),
         ):
-            parents = {r.call_id: r.parent_id for r in trace.records if r.phase is Phase.FORWARD}
             for record in records:
-                if _within(record, layers, parents):
+                if _within(record, layers, flow.ancestors):
                     continue
                 if self.phases is not None and record.phase not in self.phases:
                     continue
@@ -1150,14 +1141,14 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _side(result: PairResult, side: str) -> Verdict | None:
     """The worst verdict among a pair's inputs ("in") or outputs ("out"); None when there is none."""
-    found = [d.verdict for d in result.diffs if d.reference.name.split(".", 1)[0] == side]
+    found = [d.verdict for d in result.diffs if d.reference.side == side]
     return _worst(found) if found else None
 
 
 def _verdict(record: Record, diffs: Sequence[SlotDiff]) -> Verdict:
     """Of a pair: by what the call made, its outputs forward and its inputs' gradients backward, where it made any."""
     made = {Phase.FORWARD: "out", Phase.BACKWARD: "in"}.get(record.phase)
-    own = [d for d in diffs if d.basis != "none" and made is not None and d.reference.name.split(".", 1)[0] == made]
+    own = [d for d in diffs if d.basis != "none" and made is not None and d.reference.side == made]
     return _worst(d.verdict for d in own or diffs)
 
 
@@ -1170,9 +1161,7 @@ def _absolute(diff: SlotDiff) -> float:
 def _error(result: PairResult | None, side: str) -> float:
     """The largest error among a pair's inputs or outputs."""
     diffs = result.diffs if result is not None else ()
-    return max(
-        (d.error for d in diffs if d.error is not None and d.reference.name.split(".", 1)[0] == side), default=0.0
-    )
+    return max((d.error for d in diffs if d.error is not None and d.reference.side == side), default=0.0)
 
 
 def _shape(slot: Slot) -> str:

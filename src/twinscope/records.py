@@ -145,6 +145,11 @@ class Slot:
     kept: bool = False  # whether the trace holds the full tensor
     param: str | None = None  # full path of the parameter or buffer that this tensor is, where it is one
 
+    @property
+    def side(self) -> str:
+        """Of a call's tensor "in" or "out"; of a state record's the parameter's name."""
+        return self.name.split(".", 1)[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -184,10 +189,10 @@ class Record:
     failed: bool = False  # the call raised
 
     def inputs(self) -> tuple[Slot, ...]:
-        return tuple(s for s in self.slots if s.name.startswith("in."))
+        return tuple(s for s in self.slots if s.side == "in")
 
     def outputs(self) -> tuple[Slot, ...]:
-        return tuple(s for s in self.slots if s.name == "out" or s.name.startswith("out."))
+        return tuple(s for s in self.slots if s.side == "out")
 
     @property
     def where(self) -> str:
