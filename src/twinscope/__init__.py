@@ -16,8 +16,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .aligning import InputPair as InputPair
-    from .aligning import Inputs as Inputs
     from .aligning import align as align
     from .capturing import Capture as Capture
     from .capturing import Plan as Plan
@@ -34,13 +32,21 @@ if TYPE_CHECKING:
     from .records import Verdict as Verdict
     from .result import Finding as Finding
     from .result import Result as Result
+    from .running import InputPair as InputPair
+    from .running import Inputs as Inputs
     from .store import Trace as Trace
+    from .weights import Entry as Entry
+    from .weights import WeightMap as WeightMap
     from .weights import copy_weights as copy_weights
+    from .weights import map_weights as map_weights
+    from .weights import register_transform as register_transform
+    from .weights import transforms as transforms
+    from .weights import weight_rule as weight_rule
 
 __version__ = "0.1.0"
 
 _PLACES = {
-    "aligning": ("InputPair", "Inputs", "align"),
+    "aligning": ("align",),
     "capturing": ("Capture", "Plan", "TwinscopeWarning", "capture"),
     "comparing": ("compare",),
     "errors": ("TwinscopeError",),
@@ -48,8 +54,12 @@ _PLACES = {
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
+    "running": ("InputPair", "Inputs"),
     "store": ("Trace",),
-    "weights": ("copy_weights",),
+    "weights": (
+        *("Entry", "WeightMap", "copy_weights", "map_weights"),
+        *("register_transform", "transforms", "weight_rule"),
+    ),
 }
 #: No public name is a module's name: importing the module would shadow it.
 _HOME = {name: module for module, names in _PLACES.items() for name in names}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from .adapters._registry import adapter_for
-from .adapters.base import Adapter
-from .capturing import Capture, Plan
+from .capturing import Plan
 from .comparing import compare
 from .errors import OptionError
+from .hints import Hints
 from .records import Phase
 from .result import Result
+from .running import InputPair, watch_once
 from .store import Trace
-from .weights import copy_weights
+from .weights.copy import as_map, copy_weights
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "fold", "judge"})
 
@@ -29,6 +27,7 @@ def align(
     weights: bool = True,
     loss: Callable[[Any], Any] | tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None] | None = None,
     backward: bool = True,
+    skip: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     seed: int = 0,
     level: str = "op",
     keep: str | int = "tensors",
@@ -66,8 +65,11 @@ def align(
         )
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
     notes: list[str] = []
+    mapping = comparing.pop("mapping", None)
     if weights:
-        notes += copy_weights(reference, candidate, mapping=comparing.get("mapping")).notes
+        report = copy_weights(reference, candidate, mapping=mapping, inputs=given, skip=skip, seed=seed)
+        notes += report.notes
+    comparing["mapping"] = _module_hints(mapping, reference, candidate)
     traces = []
     for adapter, model, own, own_loss in (
         (first, reference, given.reference, losses[0]),
@@ -91,94 +93,15 @@ def _refuse_no_gradient(trace: Trace, side: str) -> None:
         )
 
 
-class Inputs:
-    """What a model is called with: positional and keyword arguments, numpy at the leaves.
-
-    >>> Inputs(1, mask=None).kwargs
-    {'mask': None}
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.args = args
-        self.kwargs = kwargs
-
-
-class InputPair:
-    """Inputs that differ between the two sides: other names, another layout, tensors of their own.
-
-    >>> pair = InputPair({"input_ids": [[1]]}, {"ids": [[1]]})
-    >>> pair.candidate
-    {'ids': [[1]]}
-    """
-
-    def __init__(self, reference: Any, candidate: Any) -> None:
-        self.reference = reference
-        self.candidate = candidate
-
-
-def watch_once(
-    adapter: Adapter,
-    model: Any,
-    inputs: Any,
-    loss: Callable[[Any], Any] | None,
-    plan: Plan,
-    seed: int,
-    path: str | None = None,
-) -> Trace:
-    """Run `model` once under capture and put back everything that running it changed."""
-    args, kwargs = as_arguments(adapter, inputs)
-    with unchanged(adapter, model):
-        adapter.seed(seed)
-        run = Capture(model, path, plan, adapter=adapter)
-        with run:
-            adapter.run(model, args, kwargs, loss, plan.backward)
-    if run.error is not None:
-        raise run.error
-    return run.trace
-
-
-def as_arguments(adapter: Adapter, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments with every numpy array made a tensor of this framework."""
-    if isinstance(inputs, Mapping):
-        given = Inputs(**inputs)
-    elif isinstance(inputs, (tuple, list)):
-        given = Inputs(*inputs)
-    else:
-        given = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
-    return tuple(_tensors(adapter, v) for v in given.args), {k: _tensors(adapter, v) for k, v in given.kwargs.items()}
-
-
-def _tensors(adapter: Adapter, value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return adapter.from_numpy(np.asarray(value))
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_tensors(adapter, v) for v in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_tensors(adapter, v) for v in value)
-    if isinstance(value, Mapping):
-        return {k: _tensors(adapter, v) for k, v in value.items()}
-    return value
-
-
-@contextmanager
-def unchanged(adapter: Adapter, model: Any) -> Iterator[None]:
-    """Put parameters and buffers back to what they were; running a model in training mode moves its buffers."""
-    kept: list[tuple[Any, Any]] = []
-    for _, module in adapter.modules(model):
-        for tensor in adapter.state(module).values():
-            kept.append((tensor, np.array(adapter.to_numpy(tensor), copy=True)))
-    state = adapter.random_state()
-    try:
-        yield
-    finally:
-        adapter.restore(state)
-        for tensor, before in kept:
-            if not _same_bytes(adapter.to_numpy(tensor), before):
-                adapter.assign(tensor, before)
-
-
-def _same_bytes(a: Any, b: Any) -> bool:
-    return a.shape == b.shape and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+def _module_hints(mapping: Any, reference: Any, candidate: Any) -> dict[str, str]:
+    """What the user's hints say of modules; what they say of parameters was for copying."""
+    if as_map(mapping) is not None:
+        return {}
+    modules = [
+        {path: info.path for info, _ in adapter_for(model).modules(model) for path in (info.path, *info.aliases)}
+        for model in (reference, candidate)
+    ]
+    return Hints.parse(mapping).of_modules(modules[0], modules[1])
 
 
 def _with_notes(result: Result, notes: Sequence[str]) -> Result:

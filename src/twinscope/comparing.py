@@ -6,7 +6,6 @@ inputs already differ only hands on what it was given. Backward is the same with
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections import defaultdict
@@ -20,7 +19,7 @@ from .adapters.base import Array
 from .errors import MatchError, OptionError
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
 from .match import FUSED, Matching, Pair, canonical_op, match
-from .metrics import Metrics, compare_arrays
+from .metrics import Metrics, arranged, compare_arrays
 from .records import Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
@@ -285,11 +284,11 @@ class _Comparison:
 
     def _diff_tensors(self, pair: Pair, a: Slot, b: Slot, left: Array, right: Array, context: Context) -> SlotDiff:
         note = ""
-        arranged = _arrange(left, right)
-        if arranged is None:
+        fitted = arranged(left, right)
+        if fitted is None:
             note = f"shapes differ: {_shape(a)} and {_shape(b)}"
             return SlotDiff(a, b, Verdict.BUG, "tensors", error=math.inf, note=note)
-        right, note = arranged
+        right, note = fitted
         judge = self.judge
         atol = judge.atol if isinstance(judge, ToleranceJudge) else 0.0
         rtol = judge.rtol if isinstance(judge, ToleranceJudge) else 0.0
@@ -1017,30 +1016,6 @@ def _neutral(params: Mapping[tuple[str, str], ParamInfo], record: Record, slot: 
     return array if param is None else to_neutral(param, array)
 
 
-def _arrange(left: Array, right: Array) -> tuple[Array, str] | None:
-    """`right` in the shape of `left`, with a word on what was done; None when no rearrangement explains the shapes."""
-    if left.shape == right.shape:
-        return right, ""
-    if left.size != right.size:
-        return None
-    squeezed = [tuple(n for n in s if n != 1) for s in (left.shape, right.shape)]
-    if sorted(squeezed[0]) == sorted(squeezed[1]) and squeezed[0] != squeezed[1] and len(squeezed[0]) <= 6:
-        source = right.reshape(squeezed[1])
-        target = left.reshape(squeezed[0])
-        best, best_error = None, math.inf
-        for order in itertools.permutations(range(source.ndim)):
-            turned = source.transpose(order)
-            if turned.shape != target.shape:
-                continue
-            error = _quick_error(target, turned)
-            if error < best_error:
-                best, best_error = order, error
-        if best is not None:
-            note = f"compared after permuting axes: {right.shape} to {left.shape}"
-            return source.transpose(best).reshape(left.shape), note
-    return right.reshape(left.shape), f"compared after reshaping: {right.shape} to {left.shape}"
-
-
 def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
     mean = isinstance(judge, ToleranceJudge) and judge.mode is Mode.MEAN
     return Numbers(
@@ -1060,14 +1035,6 @@ def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
 def _zero_if_nan(value: float) -> float:
     """Where no place is finite on both sides there is no error to speak of; mismatches are counted on their own."""
     return value if value == value else 0.0
-
-
-def _quick_error(left: Array, right: Array) -> float:
-    """Mean difference over a sample: enough to tell which permutation of axes is meant."""
-    step = tuple(slice(None, None, max(1, n // 16)) for n in left.shape)
-    a, b = left[step].astype(np.float64), right[step].astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(np.nan_to_num(np.abs(a - b), nan=0.0, posinf=0.0).mean()) if a.size else 0.0
 
 
 def _diff_stats(a: Slot, b: Slot, judge: Judge, context: Context) -> SlotDiff:

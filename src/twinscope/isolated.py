@@ -38,14 +38,14 @@ import numpy as np
 from . import errors, patterns
 from .adapters._registry import adapter_for, package_of
 from .adapters.base import Adapter, Array
-from .aligning import InputPair, Inputs, watch_once
 from .capturing import Plan
 from .comparing import compare
 from .errors import OptionError, SideError, TwinscopeError, WeightError
 from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, TensorMeta
 from .result import Result
+from .running import InputPair, Inputs, watch_once
 from .store import Trace, TraceWriter
-from .weights.copy import Weights, give_weights
+from .weights import Weights, copy_weights
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "judge"})
 _BUILT = ("model", "loss", "inputs")
@@ -328,7 +328,7 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
         if is_reference:
             _save_weights(built.model, adapter, Path(job["weights"]))
         else:
-            notes += give_weights(_saved_weights(Path(job["weights"])), built.model, mapping=job["mapping"]).notes
+            notes += copy_weights(_saved_weights(Path(job["weights"])), built.model, mapping=job["mapping"]).notes
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
     watch_once(adapter, built.model, own, built.loss, Plan.parse(**job["plan"]), job["seed"], job["trace"])

@@ -18,8 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from . import patterns
-from .errors import MatchError, OptionError
+from .hints import Pairs, as_pairs, resolve
 from .pairing.calls import FUSED, CallMatcher
 from .pairing.modules import ModuleMatcher
 from .pairing.opnames import COMMUTATIVE, canonical_op
@@ -72,7 +71,7 @@ def match(
     reference: TraceLike,
     candidate: TraceLike,
     *,
-    hints: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    hints: Pairs | None = None,
 ) -> Matching:
     """Pair the records of two traces of one network; whatever finds no partner is listed.
 
@@ -94,7 +93,9 @@ def match(
     [('(root) · __matmul__', '(root) · bmm', 'op'), ('(root)', '(root)', 'path')]
     """
     a, b = Side(reference), Side(candidate)
-    resolved = _resolve(hints, a, b)
+    first, second = ({path: m.path for path, m in side.by_path.items()} for side in (a, b))
+    paired = resolve(as_pairs(hints, "mapping"), first, second)
+    resolved = [(a.by_path[x], b.by_path[y]) for x, y in paired.items()]
     # Where the evidence is even, something has to give; so that it does not depend on who is the reference, the two are
     # taken in an order of their own.
     if _before(b, a):
@@ -200,48 +201,3 @@ def _states(a: Side, b: Side, modules: Iterable[ModulePair], steps: Mapping[int,
                     pairs.append(Pair(r, other, m.how, m.confidence, *named_slots(r, other, names)))
     times = Counter(id(r) for p in pairs for r in (p.reference, p.candidate))
     return [replace(p, how=FUSED) if times[id(p.reference)] > 1 or times[id(p.candidate)] > 1 else p for p in pairs]
-
-
-def _resolve(
-    hints: Mapping[str, str] | Sequence[tuple[str, str]] | None, a: Side, b: Side
-) -> list[tuple[Module, Module]]:
-    if isinstance(hints, str):
-        raise OptionError(f"mapping={hints!r} is a string", hint='write {"path in reference": "path in candidate"}')
-    items = list(hints.items() if isinstance(hints, Mapping) else hints or ())
-    found: dict[Module, Module] = {}
-    for source, target in items:
-        fitting = [(path, captured) for path in a.by_path if (captured := patterns.capture(source, path)) is not None]
-        if not fitting:
-            raise MatchError(
-                f"the mapping {source!r} -> {target!r}: the reference has no module {source!r}",
-                hint=patterns.did_you_mean(source, a.by_path),
-            )
-        wild = "*" in source
-        missing = None
-        hit = False
-        for path, captured in fitting:
-            try:
-                image = patterns.fill(target, captured)
-            except KeyError as error:
-                raise MatchError(
-                    f"the mapping {source!r} -> {target!r}: {error} stands in the second pattern only",
-                    hint="every {name} and * of the candidate's pattern must be in the reference's",
-                ) from error
-            module = b.by_path.get(image)
-            if module is None:
-                missing = missing or image
-                continue
-            hit = True
-            found.setdefault(a.by_path[path], module)
-        if missing is not None and not (wild and hit):
-            raise MatchError(
-                f"the mapping {source!r} -> {target!r}: the candidate has no module {missing!r}",
-                hint=patterns.did_you_mean(missing, b.by_path),
-            )
-    twice = [path for path, n in Counter(m.path for m in found.values()).items() if n > 1]
-    if twice:
-        raise MatchError(
-            f"the mapping pairs {twice[0]!r} of the candidate with more than one module of the reference",
-            hint="a module has one partner",
-        )
-    return list(found.items())

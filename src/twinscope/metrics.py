@@ -1197,3 +1197,35 @@ def _mixed(bits: Array) -> Array:
     mixed *= np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return mixed
+
+
+def arranged(left: Array, right: Array) -> tuple[Array, str] | None:
+    """`right` in the shape of `left`, with a word on what was done; None when no rearrangement explains the shapes."""
+    if left.shape == right.shape:
+        return right, ""
+    if left.size != right.size:
+        return None
+    squeezed = [tuple(n for n in s if n != 1) for s in (left.shape, right.shape)]
+    if sorted(squeezed[0]) == sorted(squeezed[1]) and squeezed[0] != squeezed[1] and len(squeezed[0]) <= 6:
+        source = right.reshape(squeezed[1])
+        target = left.reshape(squeezed[0])
+        best, best_error = None, math.inf
+        for order in itertools.permutations(range(source.ndim)):
+            turned = source.transpose(order)
+            if turned.shape != target.shape:
+                continue
+            error = _quick_error(target, turned)
+            if error < best_error:
+                best, best_error = order, error
+        if best is not None:
+            note = f"compared after permuting axes: {right.shape} to {left.shape}"
+            return source.transpose(best).reshape(left.shape), note
+    return right.reshape(left.shape), f"compared after reshaping: {right.shape} to {left.shape}"
+
+
+def _quick_error(left: Array, right: Array) -> float:
+    """Mean difference over a sample: enough to tell which permutation of axes is meant."""
+    step = tuple(slice(None, None, max(1, n // 16)) for n in left.shape)
+    a, b = left[step].astype(np.float64), right[step].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.nan_to_num(np.abs(a - b), nan=0.0, posinf=0.0).mean()) if a.size else 0.0

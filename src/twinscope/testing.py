@@ -19,11 +19,11 @@ import ml_dtypes
 import numpy as np
 
 from .adapters.base import KINDS, Adapter, Array
-from .aligning import as_arguments, unchanged
 from .capturing import Capture, Plan
 from .errors import OptionError
 from .metrics import array_stats
 from .records import Kind, Level, Phase
+from .running import as_arguments, unchanged
 from .store import Trace
 
 

@@ -97,6 +97,10 @@ class Adapter:
         """The parameters and buffers that `module` itself holds, by name: live tensors, not copies."""
         raise NotImplementedError
 
+    def stored_names(self, model: Any) -> dict[str, str]:
+        """The names of parameters and buffers in the framework's checkpoint files, by path, where they are others."""
+        return {}
+
     def meta(self, tensor: Any) -> TensorMeta:
         """Shape, numpy dtype name, device. Never synchronises with a device."""
         raise NotImplementedError
@@ -179,6 +183,10 @@ class Adapter:
         With `loss` None and `backward`, the loss is `default_loss(output)`. Gradients of parameters need not be stored,
         but `watch_gradient` must see them.
         """
+        raise NotImplementedError
+
+    def evaluating(self, model: Any) -> AbstractContextManager[None]:
+        """While the context is open, every module of `model` is in evaluation mode; then each is as it was."""
         raise NotImplementedError
 
     def mean(self, tensor: Any) -> Any:

@@ -425,6 +425,17 @@ class MindSporeAdapter(Adapter):
             raise
         return results[0], results[1]
 
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        cells = [cell for _, cell in model.cells_and_names()]
+        modes = [cell.training for cell in cells]
+        model.set_train(False)
+        try:
+            yield
+        finally:
+            for cell, training in zip(cells, modes, strict=True):  # parents come first: children have the last word
+                cell.set_train(training)
+
     def mean(self, tensor: Any) -> Any:
         # bfloat16 and float16 have no mean kernel on some devices, and would overflow
         return tensor.astype(ms.float32).mean() if tensor.dtype in (ms.bfloat16, ms.float16) else tensor.mean()

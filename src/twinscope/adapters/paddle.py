@@ -462,6 +462,16 @@ class PaddleAdapter(Adapter):
         found = {id(t): t for _, t in self.leaves(given) if t.stop_gradient and "float" in _dtype_name(t.dtype)}
         return list(found.values())
 
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        modes = [(layer, layer.training) for layer in model.sublayers(include_self=True)]
+        model.eval()
+        try:
+            yield
+        finally:
+            for layer, training in modes:
+                layer.training = training
+
     def mean(self, tensor: Any) -> Any:
         # the half precisions have no mean kernel on every device
         return paddle.mean(tensor.astype("float32") if _dtype_name(tensor.dtype) in _HALVES else tensor)
@@ -548,6 +558,9 @@ def _attributes(module: Any, kind: str) -> dict[str, Any]:
         for name in ("padding", "output_padding"):
             if isinstance(found.get(name), int):
                 found[name] = [found[name]] * len(found["kernel_size"])
+    for hook in module._forward_pre_hooks.values():
+        if type(hook).__name__ == "WeightNorm" and _is_paddle(type(hook)):
+            found[f"{hook.name}_norm_dim"] = hook.dim  # which of two equal axes, no shape tells
     if kind == "layer_norm":
         found["elementwise_affine"] = parameters.get("weight") is not None
     elif "norm" in kind:

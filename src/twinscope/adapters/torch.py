@@ -362,6 +362,16 @@ class TorchAdapter(Adapter):
             for p, grad in kept:
                 p.grad = grad
 
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[None]:
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
     def mean(self, tensor: Any) -> Any:
         return tensor.mean()
 

@@ -1,13 +1,10 @@
-"""Copy weights where names, kinds and shapes make it plain; refuse, and say all that is wrong, where they do not.
-
-Modules are paired by `match` from the two module trees alone. Every array passes through the neutral layout on its way
-(`ParamInfo.axes`), decided by the layer's kind and the parameter's role, never by its shape: a square Linear is
-transposed between frameworks that disagree, a user's subclass of Linear too.
-"""
+"""Copying weights as a map says: all of them or, when anything does not hold, none, and every problem at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,197 +13,235 @@ import numpy as np
 from ..adapters._registry import adapter_for
 from ..adapters.base import Array
 from ..errors import WeightError
+from ..hints import Hints, Pairs
 from ..judge import ROUNDOFF
-from ..match import match
-from ..records import Manifest, ModuleInfo, ParamInfo, Record
-from .layout import from_neutral, to_neutral
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """One parameter or buffer that was carried across."""
-
-    reference: str
-    candidate: str
-    how: str
-    confidence: float
+from ..running import InputPair
+from .mapper import draft
+from .mapping import find_map, weights_of
+from .model import Weights
+from .resting import likeness
+from .weightmap import Entry, Held, WeightMap
 
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied, and what a person should know of it."""
+    """What was copied, what was not, and what a person should know of it."""
 
-    copied: tuple[Copied, ...]
+    mapping: WeightMap
+    copied: tuple[Entry, ...]
+    left: tuple[str, ...] = ()  # what `strict=False` left as it was, and why
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.copied)
+        return sum(len(e.candidate) for e in self.copied)
+
+    def __bool__(self) -> bool:
+        return not self.left
 
     def __str__(self) -> str:
-        rows = [f"{c.reference} -> {c.candidate}  ({c.how}, {c.confidence:.2f})" for c in self.copied]
-        return "\n".join([f"{len(self.copied)} tensors copied", *rows, *self.notes])
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What a model holds: its modules, and each parameter or buffer in its framework's own layout, when asked for.
-
-    The model may be alive in this process, or have been saved by another one.
-    """
-
-    framework: str
-    model: str
-    modules: tuple[ModuleInfo, ...]
-    array: Callable[[ModuleInfo, ParamInfo], Array]
-
-    @classmethod
-    def of(cls, model: Any) -> Weights:
-        """The weights of a live model, read as they are asked for."""
-        adapter = adapter_for(model)
-        found = adapter.modules(model)
-        states = {info.path: module for info, module in found}
-
-        def array(info: ModuleInfo, param: ParamInfo) -> Array:
-            return adapter.to_numpy(adapter.state(states[info.path])[param.name])
-
-        return cls(adapter.name, type(model).__qualname__, tuple(info for info, _ in found), array)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bare:
-    """A model that was not run, in the form that `match` reads."""
-
-    manifest: Manifest
-    records: Sequence[Record] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Move:
-    target: Any
-    array: Array
-    copied: Copied
+        rows = [
+            f"{' + '.join(e.reference) or '(nothing)'} -> {' + '.join(e.candidate)}  ({e.why}, {e.confidence:.2f})"
+            for e in self.copied
+        ]
+        left = [f"not copied: {text}" for text in self.left]
+        return "\n".join([f"{len(self)} tensors copied", *rows, *left, *self.notes])
 
 
 def copy_weights(
     reference: Any,
     candidate: Any,
     *,
-    mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    mapping: WeightMap | Pairs | str | os.PathLike[str] | None = None,
+    inputs: Any = None,
+    skip: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    strict: bool = True,
+    seed: int = 0,
 ) -> CopyReport:
     """Give the candidate the reference's parameters and buffers, all of them or, when one does not fit, none.
+
+    The reference is a model, or the `Weights` of one that another process has. `mapping` is a `WeightMap`, the path of
+    a saved one or of a file of hints, or hints (see `map_weights`); without it the map is found, surer with `inputs`.
+    With ``strict=False`` what is sure is copied and the rest is reported.
 
     ::
 
         report = twinscope.copy_weights(torch_model, paddle_model)
         print(report)
 
-    Raises `WeightError` listing every parameter of the candidate that has no source, or one of another shape.
+    Raises `WeightError` listing every problem: what is unmatched on either side, what does not fit, what is not sure.
     """
-    return give_weights(Weights.of(reference), candidate, mapping=mapping)
+    found = as_map(mapping)
+    if found is None:
+        said = Hints.parse(mapping, skip)
+        if inputs is None:
+            found = draft(weights_of(reference), Weights.of(candidate), said).map()
+        else:
+            given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
+            found = find_map(reference, candidate, given, said, seed)
+    return give_weights(weights_of(reference), candidate, found, strict=strict)
 
 
-def give_weights(
-    source: Weights, candidate: Any, *, mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None
-) -> CopyReport:
-    """`copy_weights` from weights whose model need not be in this process.
+def as_map(mapping: Any) -> WeightMap | None:
+    """The weight map that was handed in, or saved at a path; None where `mapping` is hints or nothing."""
+    if isinstance(mapping, WeightMap):
+        return mapping
+    if isinstance(mapping, (str, os.PathLike)) and WeightMap.is_saved(mapping):
+        return WeightMap.load(mapping)
+    return None
+
+
+def give_weights(source: Weights, candidate: Any, mapping: WeightMap, *, strict: bool = True) -> CopyReport:
+    """`copy_weights` by a map that is known, from weights whose model need not be in this process.
 
     ::
 
-        give_weights(Weights.of(torch_model), paddle_model)
+        give_weights(Weights.of(torch_model), paddle_model, mapping)
     """
-    second = adapter_for(candidate)
-    left = {info.path: info for info in source.modules}
-    right = {info.path: (info, module) for info, module in second.modules(candidate)}
-    matching = match(
-        _bare(source.framework, source.model, source.modules),
-        _bare(second.name, type(candidate).__qualname__, [info for info, _ in right.values()]),
-        hints=mapping,
-    )
-    moves: list[_Move] = []
-    problems: list[str] = []
-    notes: list[str] = []
-    reached: set[tuple[str, str]] = set()
-    given: set[tuple[str, str]] = set()
-    guessed = [
-        f"{p.reference} -> {p.candidate}" for p in matching.modules if p.how == "order among equals" and p.params
-    ]
-    if guessed:
-        shown = ", ".join(guessed[:3]) + (", ..." if len(guessed) > 3 else "")
-        notes.append(f"{len(guessed)} modules of one kind and shape were paired by order alone ({shown}): see mapping=")
-    for pair in matching.modules:
-        a, (b, target) = left[pair.reference], right[pair.candidate]
-        taking = second.state(target)
-        for name_a, name_b, _role in pair.params:
-            x, y = _param(a, name_a), _param(b, name_b)
-            reached.add((b.path, name_b))
-            given.add((a.path, name_a))
-            array = to_neutral(x, source.array(a, x))
-            if array.shape != y.neutral_shape():
-                problems.append(
-                    f"{a.param_path(name_a)} {list(x.meta.shape)} does not fit {b.param_path(name_b)} "
-                    f"{list(y.meta.shape)}"
-                )
-                continue
-            array = from_neutral(y, array)
-            if ROUNDOFF.get(y.meta.dtype, 0.0) > ROUNDOFF.get(x.meta.dtype, 0.0):
-                notes.append(f"{b.param_path(name_b)}: {x.meta.dtype} narrowed to {y.meta.dtype}")
-            if array.dtype.kind not in "biu" and bool(np.isnan(array).any()):
-                notes.append(f"{a.param_path(name_a)} holds NaN")
-            if x.trainable != y.trainable and not (x.buffer or y.buffer):
-                notes.append(f"{b.param_path(name_b)} is trainable on one side only")
-            how = Copied(a.param_path(name_a), b.param_path(name_b), pair.how, pair.confidence)
-            moves.append(_Move(taking[name_b], np.array(array, copy=True), how))
-    problems += _unreached(
-        [info for info, _ in right.values()], reached, "the candidate's", "has no source in the reference"
-    )
-    problems += _unreached(source.modules, given, "the reference's", "has no place in the candidate")
-    problems += _tie_conflicts(moves)
+    adapter = adapter_for(candidate)
+    target = Weights.of(candidate)
+    places: dict[str, Any] = {}
+    for info, module in adapter.modules(candidate):
+        for name, tensor in adapter.state(module).items():
+            places.setdefault(info.param_path(name), tensor)
+    problems = _strangers(mapping, source, target)
     if problems:
-        raise WeightError(
-            "weights were not copied, nothing was changed:\n  " + "\n  ".join(problems),
-            hint="pair modules by hand with mapping={'path in reference': 'path in candidate'}, "
-            "or copy them yourself and pass weights=False",
-        )
-    for move in moves:
-        second.assign(move.target, move.array)
-    return CopyReport(tuple(m.copied for m in moves), tuple(notes))
+        raise _refused(problems, strict=True)
+    problems = [_unsure(e) for e in mapping.unsure] + _unmatched(mapping) + _without_data(source, target)
+    read = source.reader()
+    good: list[Entry] = []
+    notes: list[str] = list(mapping.notes)
+    said: list[tuple[str, str]] = []
+    for entry in mapping.entries:
+        if not entry.sure:
+            continue
+        try:
+            for _, path, array in mapping.arrays(read, [entry]):
+                said += _words(entry, path, array)
+        except WeightError as error:
+            problems.append(error.message)
+        else:
+            good.append(entry)
+    if problems and strict:
+        raise _refused(problems, strict=False)
+    for entry in good:
+        for _, path, array in mapping.arrays(read, [entry]):
+            adapter.assign(places[path], array)
+    notes += _summed(said) + _narrowed(mapping, good) + _trained(mapping, good) + _devices(source, target)
+    return CopyReport(mapping, tuple(good), tuple(problems), tuple(notes))
 
 
-def _bare(framework: str, model: str, modules: Sequence[ModuleInfo]) -> _Bare:
-    return _Bare(Manifest(framework, {}, model, tuple(modules), {}))
+def _refused(problems: Sequence[str], strict: bool) -> WeightError:
+    hint = (
+        "the map was made for other models: make it again with twinscope.map_weights"
+        if strict
+        else "pass inputs=, or pair what belongs together with mapping={'path in reference': 'path in candidate'}, "
+        "leave parts out with skip=, copy what is sure with strict=False, or copy yourself and pass weights=False to "
+        "align"
+    )
+    return WeightError("weights were not copied, nothing was changed:\n  " + "\n  ".join(problems), hint=hint)
 
 
-def _param(info: ModuleInfo, name: str) -> ParamInfo:
-    return next(p for p in info.params if p.name == name)
-
-
-def _unreached(side: Sequence[ModuleInfo], reached: set[tuple[str, str]], whose: str, what: str) -> list[str]:
-    """Parameters that must take part and did not. A buffer such as a step counter need not have a partner."""
-    tied = {p.tied_to for info in side for p in info.params if p.tied_to}
-    full = {(info.path, p.name): info.param_path(p.name) for info in side for p in info.params}
-    covered = {full[key] for key in reached if key in full}
+def _strangers(mapping: WeightMap, source: Weights, target: Weights) -> list[str]:
+    """Where the map speaks of other models than these."""
     problems = []
-    for info in side:
-        for p in info.params:
-            place = info.param_path(p.name)
-            # of buffers, only the statistics that BatchNorm computes with must have a partner
-            statistics = p.role in ("running_mean", "running_var") and "batch_norm" in (info.kind or "batch_norm")
-            needed = p.trainable or (p.buffer and statistics)
-            shared = p.tied_to in covered or (place in tied and place in covered)
-            if needed and place not in covered and not shared:
-                problems.append(f"{whose} {place} {list(p.meta.shape)} {what}")
+    for whose, side, weights in (
+        ("reference", mapping.reference, source),
+        ("candidate", mapping.candidate, target),
+    ):
+        now = {h.path: h for h in weights.held()}
+        known = {h.path for h in side}
+        for held in side:
+            if held.path not in now:
+                problems.append(f"the map has {held}, which the {whose} has not")
+            elif now[held.path].shape != held.shape:
+                problems.append(f"the map has {held}, which in the {whose} is {list(now[held.path].shape)}")
+        problems += [f"the {whose} has {h}, which the map does not know" for h in now.values() if h.path not in known]
     return problems
 
 
-def _tie_conflicts(moves: Sequence[_Move]) -> list[str]:
-    """One tensor of the candidate must not be given two different contents."""
-    first: dict[int, _Move] = {}
+def _unsure(entry: Entry) -> str:
+    names = f"{' + '.join(entry.reference)} -> {' + '.join(entry.candidate)}"
+    if entry.confidence == 0.0:
+        return f"{names}: {entry.why}"
+    others = f"; it could also be {', '.join(entry.options)}" if entry.options else ""
+    return f"{names} is not sure ({entry.why}){others}"
+
+
+def _unmatched(mapping: WeightMap) -> list[str]:
+    sides = (
+        ("the candidate's", mapping.unmatched_candidate, mapping.reference, "has no source in the reference"),
+        ("the reference's", mapping.unmatched_reference, mapping.candidate, "has no place in the candidate"),
+    )
     problems = []
-    for move in moves:
-        other = first.setdefault(id(move.target), move)
-        if other is not move and not np.array_equal(other.array, move.array, equal_nan=move.array.dtype.kind == "f"):
-            problems.append(
-                f"{other.copied.candidate} and {move.copied.candidate} are one tensor in the candidate, but "
-                f"{other.copied.reference} and {move.copied.reference} differ in the reference"
-            )
+    for whose, missing, others, what in sides:
+        for held in missing:
+            if held.needed:
+                near = nearest(held, others)
+                problems.append(f"{whose} {held} {what}" + (f" (nearest: {', '.join(near)})" if near else ""))
     return problems
+
+
+def nearest(held: Held, others: Iterable[Held], most: int = 2) -> list[str]:
+    """Those of the other side that are most like it: of its size first, then by name."""
+    size = sorted(n for n in held.shape if n != 1)
+    scored = []
+    for other in others:
+        same = sorted(n for n in other.shape if n != 1) == size
+        alike = likeness(held.path, other.path)
+        if same or alike > 0.6:
+            scored.append((not same, -alike, str(other)))
+    return [text for _, _, text in sorted(scored)[:most]]
+
+
+def _without_data(source: Weights, target: Weights) -> list[str]:
+    return [
+        f"{whose} {path} lies on the device 'meta' and holds no data"
+        for whose, weights in (("the reference's", source), ("the candidate's", target))
+        for path, _, param in weights.places()
+        if param.meta.device == "meta"
+    ]
+
+
+def _words(entry: Entry, path: str, array: Array) -> list[tuple[str, str]]:
+    if array.dtype.kind in "biu" or not bool(np.isnan(array).any()):
+        return []
+    return [("holds NaN", " + ".join(entry.reference))]
+
+
+def _summed(said: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{name} {what}" for what, name in dict.fromkeys(said)]
+
+
+def _narrowed(mapping: WeightMap, entries: Sequence[Entry]) -> list[str]:
+    sides = ({h.path: h for h in mapping.reference}, {h.path: h for h in mapping.candidate})
+    found = []
+    for e in entries:
+        for path in e.candidate:
+            mine = sides[1][path].dtype
+            given = {sides[0][p].dtype for p in e.reference}
+            wider = [d for d in given if ROUNDOFF.get(d, 1.0) < ROUNDOFF.get(mine, 0.0)]
+            found += [f"{path}: {dtype} narrowed to {mine}" for dtype in sorted(wider)]
+    return found
+
+
+def _trained(mapping: WeightMap, entries: Sequence[Entry]) -> list[str]:
+    sides = ({h.path: h for h in mapping.reference}, {h.path: h for h in mapping.candidate})
+    found = []
+    for e in entries:
+        first = {sides[0][p].trainable for p in e.reference if not sides[0][p].buffer}
+        for path in e.candidate:
+            held = sides[1][path]
+            if first and not held.buffer and held.trainable not in first:
+                found.append(f"{path} is trainable on one side only")
+            elif not first and not e.reference and held.trainable:
+                found.append(f"{path} is trainable, and the reference has nothing like it")
+    return found
+
+
+def _devices(source: Weights, target: Weights) -> list[str]:
+    found = []
+    for whose, weights in (("reference", source), ("candidate", target)):
+        devices = Counter(param.meta.device for _, _, param in weights.places())
+        elsewhere = {d: n for d, n in devices.items() if not d.lower().startswith("cpu")}
+        found += [f"{n} tensors of the {whose} lie on {d}" for d, n in elsewhere.items()]
+    return found

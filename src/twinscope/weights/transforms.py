@@ -15,6 +15,7 @@ Views where numpy gives views: what is only renamed, transposed or split costs n
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -26,10 +27,36 @@ from ..adapters.base import Array
 from ..errors import OptionError, WeightError
 from ..patterns import did_you_mean
 
+#: numpy's own limit on axes, before its version 2.
+_MOST_AXES = 32
+
+#: Of pieces and copies, and of chains within chains: a damaged map must not fill the memory or the stack.
+_MOST_COPIES = 1024
+_DEEPEST = 8
+
+#: Elements of a tensor that is made of nothing.
+_LARGEST = 2**28
+
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """One step. Subclasses say what it does to a list of arrays and what undoes it."""
+    """One step. Subclasses say what it does to a list of arrays and what undoes it.
+
+    Fields that make no sense are refused when the step is made, so that every step there is can be undone and saved.
+    """
+
+    def __post_init__(self) -> None:
+        wrong = next((f.name for f in fields(self) if not _is_legal(getattr(self, f.name), str(f.type))), None)
+        if wrong is not None or not self._sound():
+            shown = ", ".join(f"{f.name}={reprlib.repr(getattr(self, f.name))}" for f in fields(self))
+            blamed = "" if wrong is None else f": {wrong} is illegal"
+            raise WeightError(
+                f"there is no transform {type(self).__name__.lower()}({shown}){blamed}", hint="the map is damaged"
+            )
+
+    def _sound(self) -> bool:
+        """Whether the fields, each legal by itself, go together."""
+        return True
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         """The arrays after this step. Never changes what it is given."""
@@ -86,14 +113,17 @@ class Permute(Transform):
 
     axes: tuple[int, ...]
 
+    def _sound(self) -> bool:
+        return _is_order(self.axes)
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         for a in arrays:
-            if sorted(self.axes) != list(range(a.ndim)):
+            if len(self.axes) != a.ndim:
                 raise _misfit(self, a)
         return [a.transpose(self.axes) for a in arrays]
 
     def inverse(self) -> Transform:
-        return Permute(tuple(self.axes.index(i) for i in range(len(self.axes))))
+        return Permute(_back(self.axes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +136,11 @@ class Reshape(Transform):
 
     source: tuple[int, ...]
     target: tuple[int, ...]
+
+    def _sound(self) -> bool:
+        return max(len(self.source), len(self.target)) <= _MOST_AXES and math.prod(self.source) == math.prod(
+            self.target
+        )
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         for a in arrays:
@@ -129,7 +164,7 @@ class Squeeze(Transform):
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         for a in arrays:
-            if not (0 <= self.axis < a.ndim and a.shape[self.axis] == 1):
+            if self.axis >= a.ndim or a.shape[self.axis] != 1:
                 raise _misfit(self, a)
         return [a.squeeze(self.axis) for a in arrays]
 
@@ -148,7 +183,10 @@ class Unsqueeze(Transform):
     axis: int
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
-        return [np.expand_dims(_fitting(self, a, self.axis - 1), self.axis) for a in arrays]
+        for a in arrays:
+            if self.axis > a.ndim or a.ndim >= _MOST_AXES // 2:
+                raise _misfit(self, a)
+        return [np.expand_dims(a, self.axis) for a in arrays]
 
     def inverse(self) -> Transform:
         return Squeeze(self.axis)
@@ -169,6 +207,9 @@ class Interleave(Transform):
     order: tuple[int, ...]
     axis: int = 0
 
+    def _sound(self) -> bool:
+        return _is_order(self.order) and 0 < len(self.order) == len(self.sizes) <= _MOST_AXES // 2
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         found = []
         for a in arrays:
@@ -181,8 +222,7 @@ class Interleave(Transform):
         return found
 
     def inverse(self) -> Transform:
-        back = tuple(self.order.index(i) for i in range(len(self.order)))
-        return Interleave(tuple(self.sizes[i] for i in self.order), back, self.axis)
+        return Interleave(tuple(self.sizes[i] for i in self.order), _back(self.order), self.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,21 +236,27 @@ class Reorder(Transform):
     order: tuple[int, ...]
     axis: int = 0
 
+    def _sound(self) -> bool:
+        return len(self.order) > 0 and _is_order(self.order)
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
+        found = []
         for a in arrays:
             if self.axis >= a.ndim or a.shape[self.axis] % len(self.order):
                 raise _misfit(self, a)
-        return [
-            np.concatenate([np.split(a, len(self.order), self.axis)[i] for i in self.order], self.axis) for a in arrays
-        ]
+            chunks = np.split(a, len(self.order), self.axis)
+            found.append(np.concatenate([chunks[i] for i in self.order], self.axis))
+        return found
 
     def inverse(self) -> Transform:
-        return Reorder(tuple(self.order.index(i) for i in range(len(self.order))), self.axis)
+        return Reorder(_back(self.order), self.axis)
 
 
 @dataclass(frozen=True, slots=True)
 class Cast(Transform):
     """Another dtype, by numpy's names (bfloat16 by ml_dtypes). Backwards it restores the dtype, not what was rounded.
+
+    Rounding is all that is lost: numbers out of the target's range, and fractions where it has none, are refused.
 
     >>> Cast("float32", "float16").apply([np.zeros(2, "float32")])[0].dtype
     dtype('float16')
@@ -219,8 +265,30 @@ class Cast(Transform):
     source: str
     target: str
 
+    def _sound(self) -> bool:  # or raises
+        return dtype_of(self.source) is not None and dtype_of(self.target) is not None
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
-        return [a.astype(dtype_of(self.target), copy=False) for a in arrays]
+        return [self._cast(a, dtype_of(self.target)) for a in arrays]
+
+    def _cast(self, array: Array, target: np.dtype[Any]) -> Array:
+        if array.dtype.kind == "c" and target.kind != "c":
+            raise _misfit(self, array)
+        try:
+            with np.errstate(over="raise", invalid="raise"):
+                made = array.astype(target, copy=False)
+        except FloatingPointError as error:
+            raise self._loses(array) from error
+        # of whole numbers numpy keeps the low bits, without a word
+        if target.kind in "biu" and made is not array and not np.array_equal(made.astype(array.dtype), array):
+            raise self._loses(array)
+        return made
+
+    def _loses(self, array: Array) -> WeightError:
+        return WeightError(
+            f"a tensor of shape {list(array.shape)} holds numbers that are {array.dtype} and cannot be {self.target}",
+            hint="give both models the same dtype",
+        )
 
     def inverse(self) -> Transform:
         return Cast(self.target, self.source)
@@ -243,6 +311,9 @@ class Split(Transform):
     sizes: tuple[int, ...]
     axis: int = 0
 
+    def _sound(self) -> bool:
+        return len(self.sizes) > 0
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         (array,) = _count(self, arrays, 1)
         if self.axis >= array.ndim or array.shape[self.axis] != sum(self.sizes):
@@ -264,11 +335,15 @@ class Concat(Transform):
     sizes: tuple[int, ...]
     axis: int = 0
 
+    def _sound(self) -> bool:
+        return len(self.sizes) > 0
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         _count(self, arrays, len(self.sizes))
         for array, size in zip(arrays, self.sizes, strict=True):
             if self.axis >= array.ndim or array.shape[self.axis] != size:
                 raise _misfit(self, array)
+        _alike(self, arrays, self.axis)
         return [np.concatenate(list(arrays), self.axis)]
 
     def inverse(self) -> Transform:
@@ -284,6 +359,9 @@ class Tie(Transform):
     """
 
     times: int
+
+    def _sound(self) -> bool:
+        return 1 <= self.times <= _MOST_COPIES
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         return _count(self, arrays, 1) * self.times
@@ -305,9 +383,13 @@ class Untie(Transform):
 
     times: int
 
+    def _sound(self) -> bool:
+        return 1 <= self.times <= _MOST_COPIES
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         first, *rest = _count(self, arrays, self.times)
-        if any(a.shape != first.shape or a.tobytes() != first.tobytes() for a in rest):
+        _alike(self, [first, *rest])
+        if not all(a is first or np.array_equal(a, first, equal_nan=True) for a in rest):
             raise WeightError(
                 f"{self.times} tensors that are to become one are not equal",
                 hint="they were tied, and no longer are: choose one of them with a rule of your own",
@@ -328,8 +410,12 @@ class Sum(Transform):
 
     terms: int
 
+    def _sound(self) -> bool:
+        return 1 <= self.terms <= _MOST_COPIES
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         first, *rest = _count(self, arrays, self.terms)
+        _alike(self, arrays)  # numpy would broadcast
         total = first
         for array in rest:
             total = total + array
@@ -349,9 +435,12 @@ class Divide(Transform):
 
     terms: int
 
+    def _sound(self) -> bool:
+        return 1 <= self.terms <= _MOST_COPIES
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         (array,) = _count(self, arrays, 1)
-        return [array, *(np.zeros_like(array) for _ in range(self.terms - 1))]
+        return [array] + [np.zeros(array.shape, array.dtype)] * (self.terms - 1)
 
     def inverse(self) -> Transform:
         return Sum(self.terms)
@@ -370,11 +459,15 @@ class Normed(Transform):
     axis: int | None
     magnitude: tuple[int, ...]
 
+    def _sound(self) -> bool:
+        return len(self.magnitude) <= _MOST_AXES
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         magnitude, direction = _count(self, arrays, 2)
-        if magnitude.shape != self.magnitude:
-            raise _misfit(self, magnitude)
-        norm = _norm(direction, self.axis)
+        norm = _norm(self, direction, self.axis)
+        if magnitude.shape != self.magnitude or magnitude.size != norm.size:
+            raise _misfit(self, magnitude, direction)
+        norm[norm == 0] = 1.0  # a direction of zeros stays one
         weight = direction * (magnitude.reshape(norm.shape).astype(norm.dtype) / norm)
         return [weight.astype(direction.dtype, copy=False)]
 
@@ -386,6 +479,8 @@ class Normed(Transform):
 class Normalize(Transform):
     """A weight as magnitude and direction, which weight normalization keeps apart.
 
+    Where the weight is all zeros its direction becomes ones: frameworks divide by the direction's length.
+
     >>> [a.tolist() for a in Normalize(0, (1,)).apply([np.array([[3.0, 4.0]])])]
     [[5.0], [[3.0, 4.0]]]
     """
@@ -393,18 +488,24 @@ class Normalize(Transform):
     axis: int | None
     magnitude: tuple[int, ...]
 
+    def _sound(self) -> bool:
+        return len(self.magnitude) <= _MOST_AXES
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         (weight,) = _count(self, arrays, 1)
-        norm = _norm(weight, self.axis)
+        norm = _norm(self, weight, self.axis)
         if norm.size != math.prod(self.magnitude):
             raise _misfit(self, weight)
-        return [norm.reshape(self.magnitude).astype(weight.dtype), weight]
+        direction = weight if norm.all() else np.where(norm == 0, np.ones((), weight.dtype), weight)
+        return [norm.reshape(self.magnitude).astype(weight.dtype), direction]
 
     def inverse(self) -> Transform:
         return Normed(self.axis, self.magnitude)
 
 
-def _norm(weight: Array, axis: int | None) -> Array:
+def _norm(step: Transform, weight: Array, axis: int | None) -> Array:
+    if axis is not None and axis >= weight.ndim:
+        raise _misfit(step, weight)
     others = tuple(i for i in range(weight.ndim) if i != axis)
     wide = weight.astype(np.float64)
     found: Array = np.sqrt(np.sum(wide * wide, axis=others, keepdims=True))
@@ -415,16 +516,31 @@ def _norm(weight: Array, axis: int | None) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Transform):
+class _Fill(Transform):
+    value: float
+    shape: tuple[int, ...]
+    dtype: str
+
+    def _sound(self) -> bool:
+        """Whether the dtype has that number (rounded to the two or three bits of the smallest dtypes, if need be)."""
+        dtype = dtype_of(self.dtype)
+        with np.errstate(all="ignore"):
+            held = complex(np.asarray(self.value).astype(dtype).astype(np.complex128))
+        rounding = 0.0 if dtype.kind in "biu" else 0.25
+        return (
+            abs(held - self.value) <= rounding * abs(self.value)
+            and len(self.shape) <= _MOST_AXES
+            and math.prod(self.shape) <= _LARGEST
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(_Fill):
     """A parameter that the other side does without, filled with the value that changes nothing.
 
     >>> Constant(1.0, (2,), "float32").apply([])[0].tolist()
     [1.0, 1.0]
     """
-
-    value: float
-    shape: tuple[int, ...]
-    dtype: str
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         _count(self, arrays, 0)
@@ -435,7 +551,7 @@ class Constant(Transform):
 
 
 @dataclass(frozen=True, slots=True)
-class Omit(Transform):
+class Omit(_Fill):
     """A parameter that the other side does without; refused when it holds anything but the value that changes nothing.
 
     >>> Omit(1.0, (2,), "float32").apply([np.array([1.0, 1.5], "float32")])
@@ -445,12 +561,10 @@ class Omit(Transform):
     Hint: the other side has no place for it, so the two cannot compute the same
     """
 
-    value: float
-    shape: tuple[int, ...]
-    dtype: str
-
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         (array,) = _count(self, arrays, 1)
+        if array.shape != self.shape:
+            raise _misfit(self, array)
         if not bool(np.all(array == np.asarray(self.value, array.dtype))):
             raise WeightError(
                 f"a tensor of shape {list(array.shape)} cannot be left out: it is not {self.value} throughout",
@@ -475,12 +589,15 @@ class Arrange(Transform):
 
     order: tuple[int, ...]
 
+    def _sound(self) -> bool:
+        return _is_order(self.order)
+
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         _count(self, arrays, len(self.order))
         return [arrays[i] for i in self.order]
 
     def inverse(self) -> Transform:
-        return Arrange(tuple(self.order.index(i) for i in range(len(self.order))))
+        return Arrange(_back(self.order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +612,9 @@ class Each(Transform):
     chains: tuple[Chain, ...]
     takes: tuple[int, ...]
     gives: tuple[int, ...]
+
+    def _sound(self) -> bool:
+        return len(self.chains) == len(self.takes) == len(self.gives) and _depth((self,)) <= _DEEPEST
 
     def apply(self, arrays: Sequence[Array]) -> list[Array]:
         _count(self, arrays, sum(self.takes))
@@ -534,6 +654,10 @@ def register_transform(name: str, forward: Callable[..., Any], backward: Callabl
     >>> register_transform("doubled", lambda a: a * 2, lambda a: a / 2).apply([np.array([3.0])])[0].tolist()
     [6.0]
     """
+    if not isinstance(name, str):
+        raise OptionError(
+            f"the name of a transform cannot be {name!r}", hint="name it by a text, which maps are saved with"
+        )
     if not callable(forward) or not (backward is None or callable(backward)):
         raise OptionError(f"the transform {name!r} is not callable", hint="hand in functions of arrays")
     _FUNCTIONS[name] = _Registered(forward, backward)
@@ -560,14 +684,24 @@ class Function(Transform):
                 f"the transform {self.function!r} has no inverse",
                 hint=f"hand one in: twinscope.register_transform({self.function!r}, forward, backward)",
             )
-        made = call(*arrays)
-        return [np.asarray(a) for a in made] if isinstance(made, (tuple, list)) else [np.asarray(made)]
+        made = call(*(a.copy() for a in arrays))  # which the function may write to
+        found = [np.asarray(a) for a in made] if isinstance(made, (tuple, list)) else [np.asarray(made)]
+        if any(a.dtype.kind == "O" for a in found):
+            raise WeightError(
+                f"the transform {self.function!r} returned {reprlib.repr(made)}",
+                hint="return an array, or a list of arrays",
+            )
+        return found
 
     def inverse(self) -> Transform:
         return Function(self.function, not self.backward)
 
     def __str__(self) -> str:
         return f"{self.function}, backwards" if self.backward else self.function
+
+
+def _depth(chain: Chain) -> int:
+    return max((1 + max(map(_depth, step.chains), default=0) for step in chain if isinstance(step, Each)), default=0)
 
 
 # -- chains ------------------------------------------------------------------------------------------------------------
@@ -613,8 +747,8 @@ def simplified(chain: Chain) -> Chain:
     for step in chain:
         if isinstance(step, Each):
             chains = tuple(simplified(c) for c in step.chains)
-            if len(chains) == 1 or (all(c == chains[0] for c in chains) and all(_each_alone(s) for s in chains[0])):
-                for inner in chains[0]:
+            if len(chains) < 2 or (len(set(chains)) == 1 and all(_each_alone(s) for s in chains[0])):
+                for inner in chains[0] if chains else ():
                     _push(found, inner)
                 continue
             step = Each(chains, step.takes, step.gives)
@@ -632,14 +766,21 @@ def _push(chain: list[Transform], step: Transform) -> None:
     )
     if idle:
         return
-    if chain and isinstance(chain[-1], Arrange) and isinstance(step, Arrange):
-        before = chain.pop()
-        assert isinstance(before, Arrange)
+    before = chain[-1] if chain else None
+    if isinstance(before, Arrange) and isinstance(step, Arrange) and len(before.order) == len(step.order):
+        chain.pop()
         _push(chain, Arrange(tuple(before.order[i] for i in step.order)))
-    elif chain and chain[-1] == step.inverse() and not isinstance(step, (Cast, Sum, Omit, Constant, Function)):
+    elif before == step.inverse() and _undoes(step):
         chain.pop()
     else:
         chain.append(step)
+
+
+def _undoes(step: Transform) -> bool:
+    """Whether this step, after its inverse, gives back what that was given: a sum does not tell its terms."""
+    if isinstance(step, Each):
+        return all(_undoes(s) for chain in step.chains for s in chain)
+    return not isinstance(step, (Cast, Divide, Normalize, Omit, Constant, Function))
 
 
 def _each_alone(step: Transform) -> bool:
@@ -682,33 +823,33 @@ def from_json(steps: Any) -> Chain:
     >>> from_json([{"step": "squeeze", "axis": 2}])
     (Squeeze(axis=2),)
     """
+    return _chain(steps, 0)
+
+
+def _chain(steps: Any, depth: int) -> Chain:
     if not isinstance(steps, list):
-        raise WeightError(f"a chain of transforms must be a list, not {steps!r}", hint="the map is damaged")
-    return tuple(_step(step) for step in steps)
+        raise WeightError(f"a chain of transforms must be a list, not {reprlib.repr(steps)}", hint="the map is damaged")
+    if depth > _DEEPEST:
+        raise WeightError(f"chains of transforms within chains, more than {_DEEPEST} deep", hint="the map is damaged")
+    return tuple(_step(step, depth) for step in steps)
 
 
-def _step(given: Any) -> Transform:
+def _step(given: Any, depth: int) -> Transform:
     if not isinstance(given, dict) or not isinstance(given.get("step"), str):
-        raise WeightError(f"not a transform: {given!r}", hint="the map is damaged")
+        raise WeightError(f"not a transform: {reprlib.repr(given)}", hint="the map is damaged")
     name = given["step"]
     cls = _BY_NAME.get(name)
     if cls is None:
-        raise WeightError(f"the map has a transform {name!r} that is not known", hint=did_you_mean(name, _BY_NAME))
-    values = {key: _tupled(value) for key, value in given.items() if key != "step"}
-    if cls is Each:
-        values["chains"] = tuple(from_json(chain) for chain in given.get("chains", ()))
-    legal = {f.name: str(f.type) for f in fields(cls)}
-    for key, value in values.items():
-        if key not in legal or not _is_legal(value, legal[key]):
-            raise WeightError(f"the transform {name!r} cannot have {key}={value!r}", hint="the map is damaged")
+        raise WeightError(
+            f"the map has a transform {reprlib.repr(name)} that is not known", hint=did_you_mean(name, _BY_NAME)
+        )
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "step"}
+    if cls is Each and isinstance(values.get("chains"), tuple):
+        values["chains"] = tuple(_chain(chain, depth + 1) for chain in values["chains"])
     try:
         return cls(**values)
-    except TypeError as error:
-        raise WeightError(f"the transform {name!r} is incomplete: {error}", hint="the map is damaged") from None
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(_tupled(v) for v in value) if isinstance(value, list) else value
+    except TypeError as error:  # a field too many or too few
+        raise WeightError(f"the transform {name!r} cannot be read: {error}", hint="the map is damaged") from None
 
 
 def _is_legal(value: Any, annotation: str) -> bool:
@@ -717,16 +858,27 @@ def _is_legal(value: Any, annotation: str) -> bool:
     if annotation == "int":
         return whole and 0 <= value < 2**31
     if annotation == "int | None":
-        return value is None or (whole and value >= 0)
-    if annotation == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return value is None or _is_legal(value, "int")
+    if annotation == "float":  # what JSON has a number for
+        return (whole and abs(value) < 2**53) or (isinstance(value, float) and math.isfinite(value))
     if annotation == "bool":
         return isinstance(value, bool)
     if annotation == "str":
         return isinstance(value, str)
     if annotation == "tuple[int, ...]":
-        return isinstance(value, tuple) and all(_is_legal(v, "int") for v in value)
-    return annotation == "tuple[Chain, ...]" and isinstance(value, tuple)
+        return isinstance(value, tuple) and len(value) <= _MOST_COPIES and all(_is_legal(v, "int") for v in value)
+    if annotation == "Chain":
+        return isinstance(value, tuple) and all(isinstance(v, Transform) for v in value)
+    return annotation == "tuple[Chain, ...]" and isinstance(value, tuple) and all(_is_legal(v, "Chain") for v in value)
+
+
+def _is_order(order: tuple[int, ...]) -> bool:
+    return sorted(order) == list(range(len(order)))
+
+
+def _back(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The order that undoes this one."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -735,13 +887,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
     >>> dtype_of("bfloat16").itemsize
     2
     """
-    try:
-        return np.dtype(name)
-    except TypeError:
-        found = getattr(ml_dtypes, name, None)
-        if found is None:
-            raise WeightError(f"dtype {name!r} is not known", hint="use numpy's name, or bfloat16") from None
-        return np.dtype(found)
+    found = getattr(ml_dtypes, name, np.sctypeDict.get(name))
+    known = isinstance(found, type) and issubclass(found, np.generic)
+    if not known or not (np.dtype(found).kind in "biufc" or np.dtype(found).isbuiltin == 2):  # 2: of ml_dtypes
+        raise WeightError(f"dtype {reprlib.repr(name)} is not known", hint="use numpy's name, or bfloat16")
+    return np.dtype(found)
 
 
 def _count(step: Transform, arrays: Sequence[Array], count: int) -> list[Array]:
@@ -758,7 +908,13 @@ def _fitting(step: Transform, array: Array, axis: int) -> Array:
     return array
 
 
-def _misfit(step: Transform, array: Array) -> WeightError:
-    return WeightError(
-        f"{step} does not fit a tensor of shape {list(array.shape)}", hint="the map was made for other models"
-    )
+def _alike(step: Transform, arrays: Sequence[Array], axis: int | None = None) -> None:
+    """Refuse arrays that differ in dtype, or in another extent than that of the axis."""
+    if len({(a.dtype, tuple(n for i, n in enumerate(a.shape) if i != axis)) for a in arrays}) > 1:
+        raise _misfit(step, *arrays)
+
+
+def _misfit(step: Transform, *arrays: Array) -> WeightError:
+    what = "a tensor" if len(arrays) == 1 else "tensors"
+    shown = " and ".join(f"{list(a.shape)} {a.dtype}" for a in arrays[:8])
+    return WeightError(f"{step} does not fit {what} of shape {shown}", hint="the map was made for other models")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -159,13 +161,15 @@ class WeightMap:
         """Write the map as JSON."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False)
         target = Path(path)
-        part = target.with_name(target.name + ".part")
+        part = target.parent / (target.name + ".part")
         try:
             part.write_text(text + "\n", encoding="utf-8")
             part.replace(target)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise WeightError(f"{target} cannot be written: {error.strerror}", hint="choose another place") from error
+        except (OSError, ValueError) as error:  # ValueError: of a name that no file, or no file's text, can have
+            with suppress(OSError, ValueError):
+                part.unlink(missing_ok=True)
+            why = getattr(error, "strerror", None) or error
+            raise WeightError(f"{target} cannot be written: {why}", hint="choose another place") from error
 
     def to_json(self) -> dict[str, Any]:
         """The map in JSON's types."""
@@ -179,7 +183,7 @@ class WeightMap:
                     "candidate": list(e.candidate),
                     "transform": to_json(e.transform),
                     "why": e.why,
-                    "confidence": round(e.confidence, 4),
+                    "confidence": e.confidence,
                     **({"proof": e.proof} if e.proof else {}),
                     **({"options": list(e.options)} if e.options else {}),
                 }
@@ -195,14 +199,23 @@ class WeightMap:
     def load(cls, path: str | os.PathLike[str]) -> WeightMap:
         """Read a map that `save` wrote. Anything else is refused with what is wrong and where."""
         try:
-            given = json.loads(Path(path).read_text(encoding="utf-8"))
+            given = json.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors put a mark first
         except OSError as error:
             raise WeightError(f"{os.fspath(path)} cannot be read: {error.strerror}", hint="check the path") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WeightError(
                 f"{os.fspath(path)} is not JSON: {error}", hint="a map is written by WeightMap.save"
             ) from None
         return cls.from_json(given, os.fspath(path))
+
+    @classmethod
+    def is_saved(cls, path: str | os.PathLike[str]) -> bool:
+        """Whether a file looks like a saved map, and not like hints."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                return '"twinscope_map"' in file.read(200)
+        except (OSError, UnicodeDecodeError):
+            return False
 
     @classmethod
     def from_json(cls, given: Any, where: str = "the map") -> WeightMap:
@@ -211,7 +224,7 @@ class WeightMap:
             raise WeightError(f"{where} is not a weight map", hint="a map is written by WeightMap.save")
         if given["twinscope_map"] != MAP_VERSION:
             raise WeightError(
-                f"{where} has version {given['twinscope_map']!r}, this is version {MAP_VERSION}",
+                f"{where} has version {reprlib.repr(given['twinscope_map'])}, this is version {MAP_VERSION}",
                 hint="write it again with this version of twinscope",
             )
         read = _Reader(where)
@@ -327,6 +340,8 @@ def _chain(entry: Any, where: str) -> Chain:
 def _consistent(found: WeightMap, where: str) -> None:
     """A map that fills one place twice, or names what neither side holds, was tampered with or edited by mistake."""
     known = ({h.path for h in found.reference}, {h.path for h in found.candidate})
+    if [len(paths) for paths in known] != [len(found.reference), len(found.candidate)]:
+        raise WeightError(f"{where}: a path is listed twice on one side", hint="list every tensor once")
     filled: set[str] = set()
     for e in found.entries:
         for side, paths in ((0, e.reference), (1, e.candidate)):
@@ -352,7 +367,7 @@ class _Reader:
         return holder.get(key, default)
 
     def _wrong(self, at: str, key: str, value: Any) -> WeightError:
-        return WeightError(f"{self.where}: {at}.{key} cannot be {value!r}", hint="the map is damaged")
+        return WeightError(f"{self.where}: {at}.{key} cannot be {reprlib.repr(value)}", hint="the map is damaged")
 
     def items(self, holder: Any, key: str) -> list[Any]:
         value = self._get(holder, key, "the top", None)
@@ -386,7 +401,7 @@ class _Reader:
 
     def held(self, holder: Any, at: str) -> Held:
         shape = self._get(holder, "shape", at, None)
-        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
             raise self._wrong(at, "shape", shape)
         return Held(
             self.text(holder, "path", at),

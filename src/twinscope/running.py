@@ -1,0 +1,103 @@
+"""Running a model once under capture, on inputs that both sides share, and leaving it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .adapters.base import Adapter
+from .capturing import Capture, Plan
+from .store import Trace
+
+
+class Inputs:
+    """What a model is called with: positional and keyword arguments, numpy at the leaves.
+
+    >>> Inputs(1, mask=None).kwargs
+    {'mask': None}
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+
+class InputPair:
+    """Inputs that differ between the two sides: other names, another layout, tensors of their own.
+
+    >>> pair = InputPair({"input_ids": [[1]]}, {"ids": [[1]]})
+    >>> pair.candidate
+    {'ids': [[1]]}
+    """
+
+    def __init__(self, reference: Any, candidate: Any) -> None:
+        self.reference = reference
+        self.candidate = candidate
+
+
+def watch_once(
+    adapter: Adapter,
+    model: Any,
+    inputs: Any,
+    loss: Callable[[Any], Any] | None,
+    plan: Plan,
+    seed: int,
+    path: str | None = None,
+) -> Trace:
+    """Run `model` once under capture and put back everything that running it changed."""
+    args, kwargs = as_arguments(adapter, inputs)
+    with unchanged(adapter, model):
+        adapter.seed(seed)
+        run = Capture(model, path, plan, adapter=adapter)
+        with run:
+            adapter.run(model, args, kwargs, loss, plan.backward)
+    if run.error is not None:
+        raise run.error
+    return run.trace
+
+
+def as_arguments(adapter: Adapter, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments with every numpy array made a tensor of this framework."""
+    if isinstance(inputs, Mapping):
+        given = Inputs(**inputs)
+    elif isinstance(inputs, (tuple, list)):
+        given = Inputs(*inputs)
+    else:
+        given = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+    return tuple(_tensors(adapter, v) for v in given.args), {k: _tensors(adapter, v) for k, v in given.kwargs.items()}
+
+
+def _tensors(adapter: Adapter, value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return adapter.from_numpy(np.asarray(value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_tensors(adapter, v) for v in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_tensors(adapter, v) for v in value)
+    if isinstance(value, Mapping):
+        return {k: _tensors(adapter, v) for k, v in value.items()}
+    return value
+
+
+@contextmanager
+def unchanged(adapter: Adapter, model: Any) -> Iterator[None]:
+    """Put parameters and buffers back to what they were; running a model in training mode moves its buffers."""
+    kept: list[tuple[Any, Any]] = []
+    for _, module in adapter.modules(model):
+        for tensor in adapter.state(module).values():
+            kept.append((tensor, np.array(adapter.to_numpy(tensor), copy=True)))
+    state = adapter.random_state()
+    try:
+        yield
+    finally:
+        adapter.restore(state)
+        for tensor, before in kept:
+            if not _same_bytes(adapter.to_numpy(tensor), before):
+                adapter.assign(tensor, before)
+
+
+def _same_bytes(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()

@@ -1,0 +1,157 @@
+"""Pairing modules of two models at rest, when neither was run: by kind, neutral shapes, names and place in the tree.
+
+Each group of modules that could stand for one another is settled as a whole, by assignment. The order of definition
+breaks ties, but never makes a pair sure: where nothing else speaks for a pair, it is said to be unsure, and which
+others it could be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from ..pairing.evidence import name_tokens
+from ..records import ModuleInfo
+
+#: By how much the names of a pair must fit better than those of any other, to decide.
+_MARGIN = 0.04
+#: What the order of definition may add: less than any margin of names.
+_ORDER = 0.02
+#: Groups beyond this are cut into pieces in their order; only a net of thousands of equal layers has such.
+_LARGE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A module with weights of its own, as neutral roles and shapes."""
+
+    info: ModuleInfo
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def path(self) -> str:
+        return self.info.path
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPair:
+    a: str
+    b: str
+    why: str
+    confidence: float
+    options: tuple[str, ...] = ()
+
+
+def pair_units(
+    first: Sequence[Unit], second: Sequence[Unit], settled: Mapping[str, str], zones: Sequence[Mapping[str, int]]
+) -> list[UnitPair]:
+    """Pairs of units; `settled` are pairs that hints have made, `zones` say by path under which hint a module lies."""
+    taken = set(settled.values())
+    free_a = [u for u in first if u.path not in settled]
+    free_b = [u for u in second if u.path not in taken]
+    found: list[UnitPair] = []
+    place = {u.path: n / max(len(us), 1) for us in (first, second) for n, u in enumerate(us)}
+    exact = {u.path: u for u in free_b}
+    for key_of in (_exactly, _loosely, _roughly):
+        done_a, done_b = {p.a for p in found}, {p.b for p in found}
+        groups: dict[Hashable, tuple[list[Unit], list[Unit]]] = defaultdict(lambda: ([], []))
+        for side, units, done in ((0, free_a, done_a), (1, free_b, done_b)):
+            for u in units:
+                if u.path not in done:
+                    groups[(zones[side].get(u.path, -1), key_of(u))][side].append(u)
+        for xs, ys in groups.values():
+            if xs and ys:
+                found += _settle(xs, ys, place, exact, firm=key_of is not _roughly)
+    return found
+
+
+def _exactly(u: Unit) -> Hashable:
+    return u.info.kind, u.shapes
+
+
+def _loosely(u: Unit) -> Hashable:
+    """Without the dimension in the kind, without what has no axis of its own (biases): a bias may be on one side."""
+    kind = None if u.info.kind is None else re.sub(r"\d+d$", "", u.info.kind).replace("sync_", "")
+    main = max((shape for _, shape in u.shapes), key=lambda s: (len(s), s), default=())
+    return kind, tuple(n for n in main if n != 1)
+
+
+def _roughly(u: Unit) -> Hashable:
+    """By the largest shape alone, in any order of axes: a layer of the framework's and one of the user's own."""
+    main = max((shape for _, shape in u.shapes), key=lambda s: (len(s), s), default=())
+    return tuple(sorted(n for n in main if n != 1))
+
+
+def _settle(
+    xs: list[Unit], ys: list[Unit], place: Mapping[str, float], exact: Mapping[str, Unit], firm: bool
+) -> list[UnitPair]:
+    found: list[UnitPair] = []
+    named = [(x, exact[x.path]) for x in xs if x.path in exact and exact[x.path] in ys]
+    for x, y in named:
+        found.append(UnitPair(x.path, y.path, "same name, kind and shape" if firm else "same name", 0.99))
+    xs = [x for x in xs if not any(x is a for a, _ in named)]
+    ys = [y for y in ys if not any(y is b for _, b in named)]
+    for start in range(0, max(len(xs), len(ys)), _LARGE):
+        found += _assign(xs[start : start + _LARGE], ys[start : start + _LARGE], place, firm)
+    return found
+
+
+def _assign(xs: list[Unit], ys: list[Unit], place: Mapping[str, float], firm: bool) -> list[UnitPair]:
+    if not xs or not ys:
+        return []
+    if len(xs) == len(ys) == 1:
+        alike = likeness(xs[0].path, ys[0].path)
+        why = "the only two of this kind and shape" if firm else "the only two of this shape"
+        return [UnitPair(xs[0].path, ys[0].path, why, 0.95 if firm else 0.6 + 0.3 * alike)]
+    names = np.array([[likeness(x.path, y.path) for y in ys] for x in xs])
+    order = np.array([[1.0 - abs(i / len(xs) - j / len(ys)) for j in range(len(ys))] for i in range(len(xs))])
+    score = names + _ORDER * order
+    found = []
+    for i, j in zip(*linear_sum_assignment(score, maximize=True), strict=True):
+        rivals = np.concatenate([np.delete(names[i], j), np.delete(names[:, j], i)])
+        margin = float(names[i, j] - rivals.max()) if rivals.size else 1.0
+        if margin >= _MARGIN:
+            base = 0.75 if firm else 0.6
+            found.append(UnitPair(xs[i].path, ys[j].path, "kind, shape and name", min(0.95, base + 0.5 * margin)))
+            continue
+        near = [ys[n].path for n in np.argsort(-score[i]) if n != j and names[i, n] > names[i, j] - _MARGIN]
+        found.append(UnitPair(xs[i].path, ys[j].path, "order of definition among equals", 0.5, tuple(near[:5])))
+    return found
+
+
+def likeness(a: str, b: str) -> float:
+    """How alike two paths are, 0 to 1, part by part from the end; numbers and words count apart.
+
+    >>> likeness("layer1.0.conv2", "stages.0.0.conv2") > likeness("layer1.0.conv2", "stages.0.1.conv2")
+    True
+    """
+    first, second = (tuple(reversed(p.split("."))) for p in (a, b))
+    total, weight, norm = 0.0, 1.0, 0.0
+    for n in range(max(len(first), len(second))):
+        norm += weight
+        if n < len(first) and n < len(second):
+            total += weight * _part(first[n], second[n])
+        weight *= 0.6
+    words = _overlap(name_tokens(a), name_tokens(b))
+    return 0.7 * total / norm + 0.3 * words
+
+
+def _part(a: str, b: str) -> float:
+    return 1.0 if a == b else _overlap(name_tokens(a), name_tokens(b))
+
+
+def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
+    if not a or not b:
+        return 0.0
+    rest = list(b)
+    common = 0
+    for token in a:
+        if token in rest:
+            rest.remove(token)
+            common += 1
+    return 2.0 * common / (len(a) + len(b))
