@@ -4,13 +4,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test test-unit lint bench clean help
+.PHONY: venv demo test test-unit lint bench public-pairs clean help
 
 help:
 	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
 	@echo "make test    all tests"
 	@echo "make lint    ruff, mypy strict"
 	@echo "make bench   the benchmarks: ratios, a table each"
+	@echo "make public-pairs   align() on models of public packages; ARGS='--only resnet18', ARGS=--all"
 	@echo "make venv    only the set-up"
 
 venv: $(STAMP)
@@ -39,6 +40,17 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+# Packages of their own: torchvision, timm and mindcv ask for other versions of what the frameworks share, so --no-deps.
+PAIRS := benchmarks/public_pairs
+
+public-pairs: $(PAIRS)/.packages/.ready
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(PY) $(PAIRS)/run.py $(ARGS)
+
+$(PAIRS)/.packages/.ready: $(PAIRS)/requirements.txt $(STAMP)
+	@rm -rf $(PAIRS)/.packages
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $(PAIRS)/.packages -r $< > $(VENV)/pip-pairs.log 2>&1 || (cat $(VENV)/pip-pairs.log; false)
+	@touch $@
 
 clean:
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

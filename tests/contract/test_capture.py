@@ -24,7 +24,7 @@ import pytest
 
 from twinscope import Phase, Trace, capture
 from twinscope.adapters._registry import by_name
-from twinscope.aligning import Inputs, as_arguments
+from twinscope.running import Inputs, as_arguments
 from twinscope.capturing import Capture, Plan, TwinscopeWarning
 from twinscope.errors import CaptureError, OptionError, TraceWriteError
 from twinscope.records import Kind, Record, Slot
@@ -718,7 +718,7 @@ def test_a_killed_run_leaves_what_it_finished(framework: str, tmp_path: Path) ->
         import {framework}
         from twinscope import Inputs, capture
         from twinscope.adapters._registry import by_name
-        from twinscope.aligning import as_arguments
+        from twinscope.running import as_arguments
         from zoo import zoo
 
         adapter, entry = by_name("{framework}"), zoo("{framework}")["mlp"]

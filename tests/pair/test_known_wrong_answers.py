@@ -11,7 +11,7 @@ import pytest
 
 from twinscope import Inputs, Overall, Phase, Verdict, align, capture, compare, copy_weights
 from twinscope.adapters._registry import by_name
-from twinscope.aligning import as_arguments
+from twinscope.running import as_arguments
 from twinscope.errors import OptionError, WeightError
 from zoo import normal, zoo
 
@@ -376,12 +376,21 @@ def test_buffers_are_copied_in_eval(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize("kinds", [("plain norm", "affine norm"), ("affine norm", "plain norm")])
 def test_a_norm_that_is_affine_on_one_side_is_named(pair: tuple[str, str], kinds: tuple[str, str]) -> None:
     reference, candidate = build(pair[0], kinds[0]), build(pair[1], kinds[1], seed=1)
-    before = state(pair[1], candidate)
-    if pair[kinds.index("plain norm")] == "mindspore":
-        # MindSpore's InstanceNorm has weights even when it is not affine, only does not train them: they can be given
-        notes = copy_weights(reference, candidate).notes
-        assert sum("norm" in n and "trainable on one side only" in n for n in notes) == 2
+    # as it is built it changes nothing, and can be filled in or left out: no later weight is shifted by it
+    report = copy_weights(reference, candidate)
+    ours, theirs = state(pair[0], reference), state(pair[1], candidate)
+    for name in ("conv.weight", "after.weight", "after.bias"):
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    if kinds[1] == "affine norm" or pair[1] == "mindspore":  # MindSpore's has weights even so, and freezes them
+        assert sum("norm" in n and "trainable" in n for n in report.notes) == 2
+    if kinds[0] == "plain norm" or pair[1] == "mindspore":
         return
+    # once it is trained, there is no place for it
+    adapter = by_name(pair[0])
+    module = next(m for info, m in adapter.modules(reference) if info.path == "norm")
+    for tensor in adapter.state(module).values():
+        adapter.assign(tensor, np.full(adapter.to_numpy(tensor).shape, 1.5, np.float32))
+    before = state(pair[1], candidate)
     with pytest.raises(WeightError, match="norm") as caught:
         copy_weights(reference, candidate)
     assert "Hint:" in str(caught.value)

@@ -143,7 +143,10 @@ class _Run:
         for number, job in enumerate(jobs):
             try:
                 for spec, array in job.arrays:
-                    yield spec, self._pieces(number, spec, array)
+                    pieces = self._pieces(number, spec, array)
+                    del array  # or it would still be there while the next one is made
+                    yield spec, pieces
+                    del pieces
             except WeightError as error:
                 self.failed[number] = error.message
 
@@ -157,12 +160,11 @@ class _Run:
         for block in blocks(array):
             with np.errstate(all="ignore"):
                 made = np.asarray(block, dtype=wanted) if have != spec.dtype else block
-            if kind_of(have) in ("float", "complex"):
-                bad = _count_nan(made)
-                nan = nan or bad
-                overflow = overflow or (narrowed and bool(np.isinf(made).any()) and not bool(np.isinf(block).any()))
-            elif have != spec.dtype and not changed:
-                changed = not bool(np.array_equal(made.astype(block.dtype), block))
+                if kind_of(have) in ("float", "complex"):
+                    nan = nan or bool(np.isnan(made).any())
+                    overflow = overflow or (narrowed and bool(np.isinf(made).any()) and not np.isinf(block).any())
+                elif have != spec.dtype and not changed:
+                    changed = not np.array_equal(made.astype(block.dtype), block)
             yield raw(made, spec.dtype)
         if narrowed:
             self.notes.append(f"{name}: {have} narrowed to {spec.dtype}" + (", some to infinity" if overflow else ""))
@@ -176,10 +178,6 @@ def _narrowed(have: str, wanted: str) -> bool:
     if kind_of(have) == "float":
         return ROUNDOFF.get(wanted, 0.0) > ROUNDOFF.get(have, 0.0)
     return dtype_of(wanted).itemsize < dtype_of(have).itemsize
-
-
-def _count_nan(block: Array) -> bool:
-    return bool(np.isnan(block).any())
 
 
 def _refused(plan: _Plan, source: Path, target: Path) -> WeightError:

@@ -48,6 +48,15 @@ class Choice:
     def links(self) -> list[Link]:
         return self.ways[self.chosen][1]
 
+    @classmethod
+    def of(cls, ways: list[tuple[Hashable, list[Link]]]) -> Choice:
+        """A choice among ways to link the same parts."""
+        owners = [
+            frozenset((link.a if side == 0 else link.b).stock.owner.path for _, links in ways for link in links)
+            for side in (0, 1)
+        ]
+        return cls((enclosing(owners[0]), enclosing(owners[1])), ways, (owners[0], owners[1]))
+
 
 @dataclass(slots=True)
 class Draft:
@@ -104,7 +113,6 @@ class _Drafter:
         self.stocks = (stocks_of(a), stocks_of(b))
         self.infos = ({m.path: m for m in a.modules}, {m.path: m for m in b.modules})
         self.used: tuple[set[str], set[str]] = (set(), set())  # tensors that have found their place, by own name
-        self.sure: dict[tuple[str, str], UnitPair] = {}
         self.by_module: tuple[dict[str, list[Stock]], dict[str, list[Stock]]] = (defaultdict(list), defaultdict(list))
         for side in (0, 1):
             for stock in self.stocks[side]:
@@ -119,6 +127,7 @@ class _Drafter:
         self._packed()
         self._left_over()
         self._one_sided()
+        self._not_run()
 
     # -- what the user says ----------------------------------------------------------------------------------------
 
@@ -187,10 +196,13 @@ class _Drafter:
                 (part.role, part.shape)
                 for stock in stocks
                 for part in stock.parts()
-                if not part.buffer and not self.used[side].intersection(stock.names) and part.default is None
+                if not part.buffer and not self.used[side].intersection(stock.names)
             )
             if shapes or any(not self.used[side].intersection(s.names) for s in stocks):
                 found.append(Unit(self.infos[side][path], tuple(shapes)))
+        # a norm without parameters may have a partner with some that change nothing
+        held = {u.path for u in found}
+        found += [Unit(m, ()) for m in self.infos[side].values() if m.kind and "norm" in m.kind and m.path not in held]
         return found
 
     def _pairs(self, matching: Matching | None) -> list[UnitPair]:
@@ -263,25 +275,13 @@ class _Drafter:
         if len(group) < 2 or len(group) > 4:
             self.draft.links += [link for _, links in group for link in links]
             return
-        ways: list[tuple[Hashable, list[Link]]] = []
-        for order in itertools.permutations(range(len(group))):
-            links = []
-            for i, j in enumerate(order):
-                targets = {link.b.role: link.b for link in group[j][1]}
-                links += [replace(link, b=targets[link.a.role]) for link in group[i][1] if link.a.role in targets]
-            ways.append((order, links))
-        self._choose(ways)
+        self._choose(permuted([links for _, links in group], itertools.permutations(range(len(group)))))
 
     def _choose(self, ways: list[tuple[Hashable, list[Link]]]) -> None:
         if len(ways) == 1:
             self.draft.links += ways[0][1]
             return
-        owners = tuple(
-            frozenset((link.a if side == 0 else link.b).stock.owner.path for _, links in ways for link in links)
-            for side in (0, 1)
-        )
-        scope = (_enclosing(owners[0]), _enclosing(owners[1]))
-        self.draft.choices.append(Choice(scope, ways, (owners[0], owners[1])))
+        self.draft.choices.append(Choice.of(ways))
 
     # -- what is left over -----------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class _Drafter:
         home = self._partner_above(side, big.owner.path)
         inside = 1.0 if home is not None and all(_under(s.names[0], home) for s in group) else 0.0
         depth = len(home.split(".")) if home else 0
-        common = _enclosing(frozenset(s.owner.path for s in group))
+        common = enclosing(frozenset(s.owner.path for s in group))
         at = [s.names[0] for s in self.stocks[side]].index(big.names[0]) / len(self.stocks[side])
         others = [s.names[0] for s in self.stocks[1 - side]]
         order = 1.0 - abs(at - others.index(group[0].names[0]) / len(others))
@@ -428,7 +428,8 @@ class _Drafter:
             alone = not [r for r in rivals if r >= 0.0]
             clear = alone or score[i, j] - max(rivals) > 0.06
             same = x.names[0].rpartition(".")[2] == y.names[0].rpartition(".")[2]
-            if buffer and not (same and x.shapes == y.shapes):
+            constant = buffer or (_is_constant(x) and _is_constant(y))
+            if constant and not (same and x.shapes == y.shapes):
                 continue  # an index table or a mask is computed by each side for itself
             options = tuple(ys[n].names[0] for n in np.argsort(-score[i]) if n != j and score[i, n] >= 0.0)[:5]
             ways: list[tuple[Hashable, list[Link]]] = []
@@ -452,8 +453,48 @@ class _Drafter:
                         self.used[side].update(stock.names)
                         self.draft.fixed.append(entry)
 
+    def _not_run(self) -> None:
+        """What took no part when the models ran needs no partner: the auxiliary head of a network in evaluation."""
+        if self.traces is None:
+            return
+        skipped = [list(names) for names in self.draft.skipped]
+        for side, trace in enumerate(self.traces):
+            called = {r.path for r in trace.records if r.kind is Kind.MODULE}
+            given = {s.param for r in trace.records for s in r.slots if s.param}
+            idle = [
+                stock
+                for stock in self.stocks[side]
+                if self._free(side, stock)
+                and stock.owner.kind is not None
+                and stock.owner.path not in called
+                and not given.intersection((*stock.paths, *stock.names))
+                and not any(_under(stock.owner.path, path) for path in called if path)
+            ]
+            for stock in idle:
+                self.used[side].update(stock.names)
+                skipped[side] += stock.paths
+            if idle:
+                whose = ("reference", "candidate")[side]
+                home = enclosing(stock.owner.path for stock in idle) or idle[0].owner.path
+                self.draft.notes.append(
+                    f"{len(idle)} tensors of the {whose} took no part when it ran and were left out ({home}...)"
+                )
+        self.draft.skipped = (tuple(dict.fromkeys(skipped[0])), tuple(dict.fromkeys(skipped[1])))
+
 
 # -- ways to arrange ---------------------------------------------------------------------------------------------------
+
+
+def permuted(groups: Sequence[Sequence[Link]], orders: Iterable[tuple[int, ...]]) -> list[tuple[Hashable, list[Link]]]:
+    """The links of some modules that could stand for one another, with the partners in each of these orders."""
+    ways: list[tuple[Hashable, list[Link]]] = []
+    for order in orders:
+        links = []
+        for i, j in enumerate(order):
+            targets = {link.b.role: link.b for link in groups[j]}
+            links += [replace(link, b=targets[link.a.role]) for link in groups[i] if link.a.role in targets]
+        ways.append((order, links))
+    return ways
 
 
 def _plain(info: ModuleInfo, param: Any) -> Stock:
@@ -565,6 +606,11 @@ def _named_order(group: Sequence[Stock]) -> list[int]:
     return [n for _, n in sorted(found)]
 
 
+def _is_constant(stock: Stock) -> bool:
+    """A table or a mask that the user's module made for itself: nothing that is learnt."""
+    return stock.owner.kind is None and not any(p.trainable for p in stock.params)
+
+
 def _class(stock: Stock) -> str:
     return "float" if "float" in stock.dtype or "complex" in stock.dtype else "whole"
 
@@ -586,7 +632,7 @@ def _under(path: str, module: str) -> bool:
     return not module or path == module or path.startswith(module + ".")
 
 
-def _enclosing(paths: Iterable[str]) -> str:
+def enclosing(paths: Iterable[str]) -> str:
     """The longest path that all of these lie under."""
     split = [p.split(".") if p else [] for p in paths]
     common = []

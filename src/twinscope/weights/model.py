@@ -79,10 +79,10 @@ class Weights:
 
 def _is_needed(info: ModuleInfo, param: ParamInfo) -> bool:
     """Whether the other side must have a partner for it. A step counter, an index table or a mask need not: of buffers
-    only the statistics count that BatchNorm computes with."""
+    only the statistics count that BatchNorm computes with, of what is not trained only what a layer holds."""
     if param.buffer:
         return param.role in ("running_mean", "running_var") and "batch_norm" in (info.kind or "batch_norm")
-    return "float" in param.meta.dtype or "complex" in param.meta.dtype
+    return param.trainable or (info.kind is not None and "float" in param.meta.dtype)
 
 
 def neutral_chain(param: ParamInfo) -> Chain:

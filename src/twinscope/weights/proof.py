@@ -10,10 +10,11 @@ apart decides. A choice that comes in every block is tried in all of them at onc
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +29,8 @@ from ..metrics import arranged
 from ..records import Kind, Phase, Record, Slot
 from ..running import InputPair, as_arguments, unchanged
 from ..store import Trace
-from .mapper import Choice, Draft
+from .linking import Link
+from .mapper import Choice, Draft, permuted
 from .transforms import Chain, Each, Omit, Untie
 from .weightmap import Entry, WeightMap
 
@@ -38,6 +40,11 @@ _AGREES = {"float64": 1e-5, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
 _WORSE = 10.0
 #: Most ways that are tried in all, so that proof ends.
 _MOST_RUNS = 300
+#: Pairs of the same name, kind and shape are not doubted: if they are wrong, that is for the comparison to say.
+_NAMED = 0.99
+#: Modules that could stand for one another, and orders of them, that are tried where outputs differ.
+_MOST_SUSPECTS = 6
+_MOST_ORDERS = 24
 
 _WATCH = Plan.parse(level="module", keep="tensors", backward=False, weights="never", sources=False)
 
@@ -158,7 +165,50 @@ class _Prover:
         for choice in self.draft.choices:
             if not self.fine(errors, [choice]):
                 errors = self.decide([choice], errors)
-        return self.told(errors)
+        return self.told(self.doubt(errors))
+
+    def doubt(self, errors: list[float]) -> list[float]:
+        """Where the outputs first part, try whether modules there, which could stand for one another, do."""
+        tried: set[frozenset[str]] = set()
+        while self.runs < _MOST_RUNS:
+            first = next((n for n, e in enumerate(errors) if not self._agrees(n, e)), None)
+            if first is None:
+                break
+            for choice in self._suspects(self.gauges[first].module[0], tried):
+                before = self.draft.links
+                moved = {link.a.key for _, links in choice.ways for link in links}
+                self.draft.links = [link for link in before if link.a.key not in moved]
+                self.draft.choices.append(choice)
+                after = self.decide([choice], errors)
+                if choice.chosen and after != errors:
+                    errors = after
+                    break
+                self.draft.choices.pop()
+                self.draft.links = before
+            else:
+                break
+        return errors
+
+    def _suspects(self, path: str, tried: set[frozenset[str]]) -> Iterator[Choice]:
+        """Groups of modules around `path` whose partners may have been mixed up, the nearest first."""
+        held: dict[str, list[Link]] = defaultdict(list)
+        for link in self.draft.links:
+            held[link.a.stock.owner.path].append(link)
+        at = path
+        while True:
+            groups: dict[Hashable, list[str]] = defaultdict(list)
+            for owner, links in held.items():
+                if _encloses(at, owner) and min(link.confidence for link in links) < _NAMED:
+                    groups[tuple(sorted((link.a.role, link.a.shape) for link in links))].append(owner)
+            for owners in groups.values():
+                key = frozenset(owners)
+                if 1 < len(owners) <= _MOST_SUSPECTS and key not in tried:
+                    tried.add(key)
+                    orders = sorted(itertools.permutations(range(len(owners))), key=_moved)
+                    yield Choice.of(permuted([held[o] for o in owners], orders[:_MOST_ORDERS]))
+            if not at:
+                return
+            at = at.rpartition(".")[0]
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -287,6 +337,10 @@ def _gauges(first: Trace, second: Trace, modules: Mapping[str, str]) -> list[_Ga
             if twin is not None and twin.meta.size == slot.meta.size and "float" in slot.meta.dtype and slot.meta.size:
                 found.append(_Gauge((record.path, partner), slot, (other.path, other.nth, twin.name)))
     return found
+
+
+def _moved(order: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return sum(i != j for i, j in enumerate(order)), order
 
 
 def _encloses(module: str, path: str) -> bool:

@@ -57,7 +57,7 @@ def pair_units(
     found: list[UnitPair] = []
     place = {u.path: n / max(len(us), 1) for us in (first, second) for n, u in enumerate(us)}
     exact = {u.path: u for u in free_b}
-    for key_of in (_exactly, _loosely, _roughly):
+    for key_of in (_exactly, _loosely, _norms, _roughly):
         done_a, done_b = {p.a for p in found}, {p.b for p in found}
         groups: dict[Hashable, tuple[list[Unit], list[Unit]]] = defaultdict(lambda: ([], []))
         for side, units, done in ((0, free_a, done_a), (1, free_b, done_b)):
@@ -81,10 +81,16 @@ def _loosely(u: Unit) -> Hashable:
     return kind, tuple(n for n in main if n != 1)
 
 
+def _norms(u: Unit) -> Hashable:
+    """By the kind of norm alone: its parameters may be on one side only."""
+    kind = u.info.kind or ""
+    return re.sub(r"\d+d$", "", kind).replace("sync_", "") if "norm" in kind else ("no norm", u.path, id(u))
+
+
 def _roughly(u: Unit) -> Hashable:
     """By the largest shape alone, in any order of axes: a layer of the framework's and one of the user's own."""
     main = max((shape for _, shape in u.shapes), key=lambda s: (len(s), s), default=())
-    return tuple(sorted(n for n in main if n != 1))
+    return tuple(sorted(n for n in main if n != 1)) or ("nothing", id(u))
 
 
 def _settle(

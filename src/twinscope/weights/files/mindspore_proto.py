@@ -206,21 +206,26 @@ def _write(
     file: BinaryIO, _specs: Sequence[Spec], tensors: Iterable[tuple[Spec, Pieces]], _framework: str | None
 ) -> None:
     for spec, pieces in tensors:
-        left = spec.nbytes
-        room = 0
-        for piece in pieces:
-            flat = memoryview(piece.data).cast("B")
-            while len(flat):
-                if room == 0:
-                    room = min(left, _CHUNK)
-                    file.write(_head(spec, room))
-                taken = min(room, len(flat))
-                file.write(flat[:taken])
-                flat = flat[taken:]
-                room -= taken
-                left -= taken
         if spec.nbytes == 0:
             file.write(_head(spec, 0))
+        _pour(file, spec, pieces)
+
+
+def _pour(file: BinaryIO, spec: Spec, pieces: Pieces) -> None:
+    """Write a tensor's bytes in chunks. On its own, so that the last piece does not outlive it."""
+    left = spec.nbytes
+    room = 0
+    for piece in pieces:
+        flat = memoryview(piece.data).cast("B")
+        while len(flat):
+            if room == 0:
+                room = min(left, _CHUNK)
+                file.write(_head(spec, room))
+            taken = min(room, len(flat))
+            file.write(flat[:taken])
+            flat = flat[taken:]
+            room -= taken
+            left -= taken
 
 
 def _head(spec: Spec, size: int) -> bytes:

@@ -220,8 +220,7 @@ def _write(
     for number, (spec, pieces) in enumerate(tensors):
         first, *further = spec.names
         file.write(_text(first) + _head(spec))
-        for piece in pieces:
-            file.write(piece.data)
+        file.writelines(piece.data for piece in pieces)  # a loop's variable would keep the array until the next one
         file.write(b"tb" + b"r" + struct.pack("<I", number) + b"s")
         for name in further:
             file.write(_text(name) + b"j" + struct.pack("<I", number) + b"s")

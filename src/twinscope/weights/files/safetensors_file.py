@@ -158,13 +158,18 @@ def _write(
     begin = 8 + len(text)
     file.write(len(text).to_bytes(8, "little") + text)
     for spec, pieces in tensors:
-        done = 0
-        for piece in pieces:
-            for name in spec.names:
-                file.seek(begin + places[name] + done)
-                file.write(piece.data)
-            done += piece.nbytes
+        _pour(file, pieces, [begin + places[name] for name in spec.names])
     file.truncate(begin + at)
+
+
+def _pour(file: BinaryIO, pieces: Pieces, places: Sequence[int]) -> None:
+    """Write the same bytes to several places. On its own, so that the last piece does not outlive it."""
+    done = 0
+    for piece in pieces:
+        for place in places:
+            file.seek(place + done)
+            file.write(piece.data)
+        done += piece.nbytes
 
 
 SAFETENSORS = FileFormat("safetensors", None, (".safetensors",), frozenset(_WRITTEN), _read, _write)

@@ -85,6 +85,7 @@ _HARMLESS = frozenset(
 class _Entry:
     offset: int
     size: int
+    plain: bool = True  # neither compressed nor encrypted
 
 
 def is_zip(start: bytes) -> bool:
@@ -108,6 +109,11 @@ def _read(mapped: Mapped, path: Path) -> Contents:
             f"{path} is a TorchScript archive, not a state dict",
             hint="load it with torch.jit.load(path) and " + _RESAVE,
         )
+    for name, entry in entries.items():
+        if not entry.plain:
+            raise WeightError(
+                f"{path}: {name[:200]!r} is compressed or encrypted", hint="torch does neither: " + _RESAVE
+            )
     if len(pickles) != 1:
         raise WeightError(f"{path} is a zip archive without torch's data.pkl", hint=_RESAVE)
     prefix = pickles[0][: -len("data.pkl")]
@@ -252,19 +258,15 @@ def _directory(mapped: Mapped) -> dict[str, _Entry]:
             raise damaged
         name = name_bytes.decode("utf-8", "replace")
         packed, unpacked, offset = _wide(extra, packed, unpacked, offset, damaged)
-        if method != 0 or flags & 1 or packed != unpacked:
-            raise WeightError(
-                f"{mapped.where}: {name[:200]!r} is compressed or encrypted", hint="torch does neither: " + _RESAVE
-            )
         local = mapped.bytes(offset, 30)
         if local[:4] != b"PK\x03\x04":
             raise damaged
         begin = offset + 30 + sum(struct.unpack("<HH", local[26:30]))
-        if begin + unpacked > size:
+        if begin + packed > size:
             raise damaged
         if name in found:
             raise WeightError(f"{mapped.where}: {name[:200]!r} is there twice", hint=DAMAGED)
-        found[name] = _Entry(begin, unpacked)
+        found[name] = _Entry(begin, packed, method == 0 and not flags & 1 and packed == unpacked)
         place += 46 + name_size + extra_size + comment_size
     return found
 

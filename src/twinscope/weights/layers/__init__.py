@@ -60,7 +60,7 @@ class Store:
 Table: TypeAlias = Mapping[str, Callable[[Layer], Sequence[Store]]]
 
 #: Kinds whose stores hold several weights in one parameter, or those of layers inside. Only two of a kind profit:
-#: against a network of the user's own, these are better taken for the single layers and parameters that they consist of.
+#: against a network of the user's own, these are better taken for the layers and parameters that they consist of.
 COMPOSITE = frozenset({"multihead_attention", "transformer_encoder_layer", "transformer_decoder_layer"})
 
 #: Where a norm's own parameters change nothing.
@@ -74,12 +74,18 @@ def stores_of(layer: Layer) -> list[Store]:
     found = list(rule(layer)) if rule is not None else []
     # by tensor: what a layer calls by two names (paddle's LSTM and its cells) is one weight
     claimed = {layer.tensor(name) for store in found for name in store.names}
-    defaults = NORM_DEFAULTS if kind is not None and "norm" in kind else {}
+    defaults = _defaults(kind or "")
     for param in layer.info.params:
         if layer.tensor(param.name) not in claimed:
             own = {param.role: defaults[param.role]} if param.role in defaults else {}
             found.append(Store((param.name,), (param.role,), (), own))
     return found
+
+
+def _defaults(kind: str) -> Mapping[str, float]:
+    if "norm" in kind:
+        return NORM_DEFAULTS
+    return {"bias": 0.0} if kind == "linear" or kind.startswith("conv") else {}
 
 
 def _table(framework: str) -> Table:
