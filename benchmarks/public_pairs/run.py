@@ -61,7 +61,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="a name on either side, * and ? allowed")
     parser.add_argument("--family", choices=FAMILIES)
     parser.add_argument("--all", action="store_true", help="every pair in common, not only the small ones")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="seconds that one pair may take")
+    parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="seconds that one pair may take")
     parser.add_argument("--json", metavar="FILE", help="also write what was found here, with the messages in full")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser

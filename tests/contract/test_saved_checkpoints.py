@@ -179,7 +179,7 @@ def test_a_whole_model_is_refused_by_name(framework: str, tmp_path: Path) -> Non
         with pytest.raises(WeightError, match="old format"):
             read_checkpoint(path)
         module.save({"w": module.quantize_per_tensor(module.ones(2), 0.1, 0, module.qint8)}, path)
-        with pytest.raises(WeightError, match="Q"):
+        with pytest.raises(WeightError, match="_rebuild_qtensor"):
             read_checkpoint(path)
     elif framework == "paddle":
         path.write_bytes(pickle.dumps({"w": Dense()}, 4))

@@ -8,7 +8,10 @@ import math
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import threading
+import time
 import zipfile
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import twinscope
 from twinscope.errors import WeightError
 from twinscope.weights.convert import convert_checkpoint
 from twinscope.weights.files import FORMATS, format_for, read_checkpoint, read_file
@@ -747,6 +751,38 @@ def test_nothing_is_left_when_writing_fails(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(WeightError, match="No space left"):
             convert_checkpoint(tmp_path / "a.pth", tmp_path / f"b{extension}", None)
     assert os.listdir(tmp_path) == ["a.pth"]
+
+
+def test_no_framework_is_imported(tmp_path: Path) -> None:
+    save(tmp_path / "a.pth", simple_arrays())
+    code = (
+        "import sys\nfrom twinscope.weights.convert import convert_checkpoint\n"
+        "for extension in sys.argv[2:]:\n"
+        "    convert_checkpoint(sys.argv[1] + '/a.pth', sys.argv[1] + '/b' + extension, None)\n"
+        "print(*{'torch', 'paddle', 'mindspore', 'safetensors', 'google'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(twinscope.__file__).parent.parent)}
+    arguments = [sys.executable, "-c", code, str(tmp_path), *EXTENSIONS]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_thousands_of_parameters_take_seconds(tmp_path: Path) -> None:
+    names = [f"blocks.{i}.weight" for i in range(2000)]
+    save(tmp_path / "a.pth", {name: np.zeros(2, np.float32) for name in names})
+    mapping = simple_map(
+        reference=held(*((name, (2,)) for name in names)),
+        candidate=held(*((f"x.{name}", (2,)) for name in names)),
+        entries=tuple(Entry((name,), (f"x.{name}",)) for name in names),
+    )
+    began = time.monotonic()
+    assert len(convert_checkpoint(tmp_path / "a.pth", tmp_path / "b.pdparams", mapping)) == 2000
+    save(
+        tmp_path / "a.pth", {f"y{name}": np.zeros(2, np.float32) for name in names[1:]} | {names[0]: np.zeros(2, "f4")}
+    )
+    with pytest.raises(WeightError, match="is not in the file"):
+        convert_checkpoint(tmp_path / "a.pth", tmp_path / "c.pdparams", mapping)
+    assert time.monotonic() - began < 20
 
 
 def test_extensions_belong_to_one_format() -> None:

@@ -279,6 +279,7 @@ def _mapped(contents: Contents, form: FileFormat, mapping: WeightMap, reverse: b
     targets = {h.path: h for h in mapping.candidate}
     order = {h.path: i for i, h in enumerate(mapping.candidate)}
     once = framework == "mindspore"
+    reader = _Reader(names, sources)
     jobs: list[tuple[int, _Job]] = []
     filled: set[str] = set()
     for entry in mapping.entries:
@@ -294,8 +295,8 @@ def _mapped(contents: Contents, form: FileFormat, mapping: WeightMap, reverse: b
         if wrong:
             problems += wrong
             continue
-        reader = _Reader(names, sources)
-        job = _Job(specs, _Carried(mapping, entry, reader, dict(zip(entry.candidate, specs, strict=True))))
+        alone = replace(mapping, reference=(), candidate=tuple(wanted), entries=(entry,))
+        job = _Job(specs, _Carried(alone, reader, dict(zip(entry.candidate, specs, strict=True))))
         jobs.append((min((order[path] for path in entry.candidate), default=len(order)), job))
     problems += [
         f"{h} of the {framework} model has no source in the map"
@@ -335,13 +336,12 @@ class _Reader:
 class _Carried:
     """What one entry makes of the file's tensors, made when the writer comes to it."""
 
-    mapping: WeightMap
-    entry: Entry
+    mapping: WeightMap  # with this entry alone
     reader: _Reader
     specs: Mapping[str, Spec]
 
     def __iter__(self) -> Iterator[tuple[Spec, Array]]:
-        for _, path, array in self.mapping.arrays(self.reader, [self.entry]):
+        for _, path, array in self.mapping.arrays(self.reader):
             yield self.specs[path], array
 
 
@@ -470,6 +470,7 @@ def _unexpected(
 ) -> list[str]:
     """Tensors of the file that the model does not have. An optimizer's, in mindspore's files, are only said."""
     known = {name for found in names.found.values() for name in found}
+    wanted = [_names_of(h)[0] for h in mapping.reference]
     problems, optimizer = [], []
     for name, tensor in names.state.tensors.items():
         if name in known:
@@ -479,7 +480,7 @@ def _unexpected(
         if contents.framework == "mindspore" and (tail in known or scalar):
             optimizer.append(name)
             continue
-        near = nearest(name, [_names_of(h)[0] for h in mapping.reference])
+        near = nearest(name, wanted)
         problems.append(f"{name} {list(tensor.shape)} is in the file and not in the {_model(mapping)}{near}")
     if optimizer:
         shown = ", ".join(optimizer[:_SHOWN]) + (", ..." if len(optimizer) > _SHOWN else "")
@@ -491,7 +492,7 @@ def _unexpected(
 class _Nearest:
     """Names like another, for the first few that are asked for: looking takes long among thousands."""
 
-    left: int = 20
+    left: int = 12
 
     def __call__(self, name: str, others: Iterable[str]) -> str:
         self.left -= 1

@@ -16,6 +16,7 @@ from ..errors import WeightError
 from ..hints import Hints, Pairs
 from ..judge import ROUNDOFF
 from ..running import InputPair
+from .linking import remarks
 from .mapper import draft
 from .mapping import find_map, weights_of
 from .model import Weights
@@ -126,6 +127,7 @@ def give_weights(source: Weights, candidate: Any, mapping: WeightMap, *, strict:
     for entry in good:
         for _, path, array in mapping.arrays(read, [entry]):
             adapter.assign(places[path], array)
+    notes += remarks(source, Weights.of(candidate))
     notes += _summed(said) + _narrowed(mapping, good) + _trained(mapping, good) + _devices(source, target)
     return CopyReport(mapping, tuple(good), tuple(problems), tuple(notes))
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from ..adapters.base import Array
 from ..records import ModuleInfo, ParamInfo
-from .layers import COMPOSITE, Layer, stores_of
+from .layers import COMPOSITE, Layer, remarks_of, stores_of
 from .model import Weights, neutral_chain
 from .transforms import (
     Arrange,
@@ -124,14 +126,7 @@ def stocks_of(weights: Weights, other: Weights | None = None) -> list[Stock]:
     layers and parameters that it consists of.
     """
     kinds = None if other is None else {info.kind for info in other.modules}
-    below: dict[str, list[tuple[str, ParamInfo]]] = defaultdict(list)
-    for path, info, param in weights.places():
-        at = info.path
-        while True:
-            below[at].append((path, param))
-            if not at:
-                break
-            at = at.rpartition(".")[0]
+    below = _below(weights)
     tied = {path: param.tied_to or path for path, _, param in weights.places()}
     claimed: set[str] = set()
     found = []
@@ -157,6 +152,37 @@ def stocks_of(weights: Weights, other: Weights | None = None) -> list[Stock]:
             paths = tuple(tied.get(name, name) for name in names)
             shapes = _shapes(used, chain)
             found.append(Stock(info, paths, names, used, store.roles, chain, shapes, store.defaults))
+    return found
+
+
+def remarks(source: Weights, target: Weights) -> list[str]:
+    """What a person should know of weights that went from one framework to another, by what both hold afterwards."""
+    if source.framework == target.framework:
+        return []
+    found = []
+    for weights in (source, target):
+        below, read = _below(weights), weights.reader()
+        for info in weights.modules:
+            prefix = f"{info.path}." if info.path else ""
+            params = {path.removeprefix(prefix): param for path, param in below[info.path]}
+            found += remarks_of(Layer(weights.framework, info, params), partial(_read, read, prefix))
+    return found
+
+
+def _read(read: Callable[[str], Array], prefix: str, name: str) -> Array:
+    return read(prefix + name)
+
+
+def _below(weights: Weights) -> dict[str, list[tuple[str, ParamInfo]]]:
+    """By module, the parameters of it and of all that lies inside, with their full paths."""
+    found: dict[str, list[tuple[str, ParamInfo]]] = defaultdict(list)
+    for path, info, param in weights.places():
+        at = info.path
+        while True:
+            found[at].append((path, param))
+            if not at:
+                break
+            at = at.rpartition(".")[0]
     return found
 
 

@@ -110,7 +110,7 @@ class _Drafter:
         self.draft = Draft(a, b)
         self.hints = hints
         self.traces = traces
-        self.stocks = (stocks_of(a), stocks_of(b))
+        self.stocks = (stocks_of(a, b), stocks_of(b, a))
         self.infos = ({m.path: m for m in a.modules}, {m.path: m for m in b.modules})
         self.used: tuple[set[str], set[str]] = (set(), set())  # tensors that have found their place, by own name
         self.by_module: tuple[dict[str, list[Stock]], dict[str, list[Stock]]] = (defaultdict(list), defaultdict(list))

@@ -47,7 +47,7 @@ def map_weights(
 
     ::
 
-        mapping = twinscope.mapweights_of(torch_model, paddle_model, x)
+        mapping = twinscope.map_weights(torch_model, paddle_model, x)
         print(mapping)
         mapping.save("map.json")
     """
@@ -58,7 +58,8 @@ def map_weights(
     if isinstance(reference, Weights) or isinstance(candidate, Weights):
         raise OptionError("inputs= needs two live models", hint="hand in the models themselves")
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
-    return prove(_run(reference, candidate, given, said, seed), reference, candidate, given, seed)
+    made = _run(reference, candidate, given, said, seed)
+    return prove(made, reference, candidate, given, seed, trust_names=False)
 
 
 def find_map(reference: Any, candidate: Any, inputs: InputPair, said: Hints, seed: int) -> WeightMap:

@@ -43,6 +43,7 @@ _MOST_RUNS = 300
 #: Pairs of the same name, kind and shape are not doubted: if they are wrong, that is for the comparison to say.
 _NAMED = 0.99
 #: Modules that could stand for one another, and orders of them, that are tried where outputs differ.
+_MOST_PLACES = 8
 _MOST_SUSPECTS = 6
 _MOST_ORDERS = 24
 
@@ -58,8 +59,14 @@ class _Gauge:
     candidate: tuple[str, int, str]  # path, number of the call, name of the output
 
 
-def prove(draft: Draft, reference: Any, candidate: Any, inputs: InputPair, seed: int = 0) -> WeightMap:
-    """Settle the draft's choices by running both models, and say of every entry what running showed."""
+def prove(
+    draft: Draft, reference: Any, candidate: Any, inputs: InputPair, seed: int = 0, trust_names: bool = True
+) -> WeightMap:
+    """Settle the draft's choices by running both models, and say of every entry what running showed.
+
+    With `trust_names`, modules of the same name, kind and shape stay together even if the outputs would agree
+    otherwise: then it is for the comparison to say that one of the two uses them wrongly.
+    """
     first, second = adapter_for(reference), adapter_for(candidate)
     with ExitStack() as stack:
         for adapter, model in ((first, reference), (second, candidate)):
@@ -70,11 +77,13 @@ def prove(draft: Draft, reference: Any, candidate: Any, inputs: InputPair, seed:
         _shake(draft, first, places[0], read)
         known = _watch(first, reference, inputs.reference, seed)
 
-        def run(entries: Sequence[Entry]) -> Trace:
-            _give(draft, entries, read, second, places[1])
+        given: dict[str, tuple[tuple[str, ...], Chain]] = {}
+
+        def run(found: WeightMap) -> Trace:
+            _give(found, read, second, places[1], given)
             return _watch(second, candidate, inputs.candidate, seed)
 
-        return _Prover(draft, known, run).settle()
+        return _Prover(draft, known, run, trust_names).settle()
 
 
 def _places(adapter: Adapter, model: Any) -> dict[str, Any]:
@@ -97,16 +106,19 @@ def _watch(adapter: Adapter, model: Any, inputs: Any, seed: int) -> Trace:
 
 
 def _give(
-    draft: Draft,
-    entries: Sequence[Entry],
+    found: WeightMap,
     read: Callable[[str], Array],
     adapter: Adapter,
     places: Mapping[str, Any],
+    given: dict[str, tuple[tuple[str, ...], Chain]],
 ) -> None:
-    for entry in entries:
+    """Give the candidate what the map says; `given` remembers, by path, what has been given already."""
+    fresh = [e for e in found.entries if any(given.get(p) != (e.reference, e.transform) for p in e.candidate)]
+    for entry in fresh:
         try:
-            for _, path, array in draft.map().arrays(read, [entry]):
+            for _, path, array in found.arrays(read, [entry]):
                 adapter.assign(places[path], array)
+                given[path] = (entry.reference, entry.transform)
         except WeightError:
             continue  # for the copying to say; what was not given shows in the outputs
 
@@ -146,12 +158,16 @@ def _is_fragile(chain: Chain) -> bool:
 
 
 class _Prover:
-    def __init__(self, draft: Draft, known: Trace, run: Callable[[Sequence[Entry]], Trace]) -> None:
+    def __init__(self, draft: Draft, known: Trace, run: Callable[[WeightMap], Trace], trust_names: bool) -> None:
+        self.most_sure = _NAMED if trust_names else 1.0
         self.draft = draft
         self.known = known
         self.run = run
         self.runs = 0
         self.gauges: list[_Gauge] = []
+        heavy = {path for link in _all_links(draft) for path in [link.a.stock.owner.path]}
+        order = [r.path for r in _calls(known) if r.path in heavy]
+        self._next = dict(itertools.pairwise(order))
         self.called = {r.path for r in known.records if r.kind is Kind.MODULE and r.phase is Phase.FORWARD}
 
     def settle(self) -> WeightMap:
@@ -171,10 +187,7 @@ class _Prover:
         """Where the outputs first part, try whether modules there, which could stand for one another, do."""
         tried: set[frozenset[str]] = set()
         while self.runs < _MOST_RUNS:
-            first = next((n for n, e in enumerate(errors) if not self._agrees(n, e)), None)
-            if first is None:
-                break
-            for choice in self._suspects(self.gauges[first].module[0], tried):
+            for choice in self._suspects(self.failing(errors), tried):
                 before = self.draft.links
                 moved = {link.a.key for _, links in choice.ways for link in links}
                 self.draft.links = [link for link in before if link.a.key not in moved]
@@ -189,8 +202,24 @@ class _Prover:
                 break
         return errors
 
-    def _suspects(self, path: str, tried: set[frozenset[str]]) -> Iterator[Choice]:
-        """Groups of modules around `path` whose partners may have been mixed up, the nearest first."""
+    def failing(self, errors: Sequence[float]) -> list[str]:
+        """Modules whose outputs differ, in order, but for those within one whose output agrees: their boundaries are
+        other ones (a norm that contains its activation)."""
+        agreed: dict[str, bool] = {}
+        for n, gauge in enumerate(self.gauges):
+            agreed[gauge.module[0]] = agreed.get(gauge.module[0], True) and self._agrees(n, errors[n])
+        return [
+            path
+            for path, fine in agreed.items()
+            if not fine and not any(good and up != path and _encloses(up, path) for up, good in agreed.items())
+        ]
+
+    def _suspects(self, paths: Sequence[str], tried: set[frozenset[str]]) -> Iterator[Choice]:
+        """Groups of modules whose partners may have been mixed up: where outputs first part, and the nearest first."""
+        for path in paths[:_MOST_PLACES]:
+            yield from self._around(path, tried)
+
+    def _around(self, path: str, tried: set[frozenset[str]]) -> Iterator[Choice]:
         held: dict[str, list[Link]] = defaultdict(list)
         for link in self.draft.links:
             held[link.a.stock.owner.path].append(link)
@@ -198,24 +227,41 @@ class _Prover:
         while True:
             groups: dict[Hashable, list[str]] = defaultdict(list)
             for owner, links in held.items():
-                if _encloses(at, owner) and min(link.confidence for link in links) < _NAMED:
-                    groups[tuple(sorted((link.a.role, link.a.shape) for link in links))].append(owner)
+                if _encloses(at, owner) and min(link.confidence for link in links) < self.most_sure:
+                    groups[_signature(links)].append(owner)
             for owners in groups.values():
                 key = frozenset(owners)
                 if 1 < len(owners) <= _MOST_SUSPECTS and key not in tried:
                     tried.add(key)
-                    orders = sorted(itertools.permutations(range(len(owners))), key=_moved)
-                    yield Choice.of(permuted([held[o] for o in owners], orders[:_MOST_ORDERS]))
+                    after = [held.get(self._next.get(o, ""), []) for o in owners]
+                    yield Choice.of(self._mixes([held[o] for o in owners], after))
             if not at:
                 return
             at = at.rpartition(".")[0]
+
+    @staticmethod
+    def _mixes(mine: list[list[Link]], after: list[list[Link]]) -> list[tuple[Hashable, list[Link]]]:
+        """Other partners for some modules, alone or together with what comes after each (a convolution's norm)."""
+        orders = sorted(itertools.permutations(range(len(mine))), key=_moved)[:_MOST_ORDERS]
+        ways = permuted(mine, orders)
+        apart = {link.a.key for links in mine for link in links}.isdisjoint(link.a.key for ls in after for link in ls)
+        keys = {links[0].a.key for links in after if links}
+        if not apart or len(keys) < len(after) or len({_signature(links) for links in after}) > 1:
+            return ways
+        rest = [link for links in after for link in links]
+        found: list[tuple[Hashable, list[Link]]] = []
+        for (tag, links), (_, others) in zip(ways, permuted(after, orders), strict=True):
+            found.append((("alone", tag), [*links, *rest]))
+            if tag != orders[0]:
+                found.append((("with the next", tag), [*links, *others]))
+        return found
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def measure(self) -> list[float]:
         """The error of every gauge with the draft as it stands."""
         self.runs += 1
-        trace = self.run(self.draft.entries())
+        trace = self.run(self.draft.map())
         if not self.gauges:
             self.gauges = _gauges(self.known, trace, self.draft.modules)
         slots = {(r.path, r.nth, s.name): s for r in _calls(trace) for s in r.outputs()}
@@ -282,8 +328,9 @@ class _Prover:
         made = self.draft.map()
         entries = [self._told(e, agreed, owners, decided) for e in made.entries]
         notes = list(made.notes)
-        first = next((n for n, e in enumerate(errors) if not self._agrees(n, e)), None)
-        if first is not None:
+        failing = self.failing(errors)
+        if failing:
+            first = next(n for n, g in enumerate(self.gauges) if g.module[0] == failing[0])
             gauge = self.gauges[first]
             notes.append(
                 f"run with these weights, the outputs of {gauge.module[0] or 'the network'} and "
@@ -337,6 +384,14 @@ def _gauges(first: Trace, second: Trace, modules: Mapping[str, str]) -> list[_Ga
             if twin is not None and twin.meta.size == slot.meta.size and "float" in slot.meta.dtype and slot.meta.size:
                 found.append(_Gauge((record.path, partner), slot, (other.path, other.nth, twin.name)))
     return found
+
+
+def _signature(links: Sequence[Link]) -> Hashable:
+    return tuple(sorted((link.a.role, link.a.shape) for link in links))
+
+
+def _all_links(draft: Draft) -> list[Link]:
+    return [*draft.links, *(link for choice in draft.choices for link in choice.links)]
 
 
 def _moved(order: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:

@@ -11,7 +11,6 @@ in protocol 2, which writes bytes as text. Real pickle is used when the user ask
 from __future__ import annotations
 
 import math
-import pickle
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +58,8 @@ def is_pickle(start: bytes) -> bool:
 
 def read_with_pickle(mapped: Mapped, path: Path) -> Contents:
     """The same by Python's own pickle, which runs what the file says: only for files of people one trusts."""
+    import pickle  # here alone: nothing else in the package may unpickle
+
     try:
         with path.open("rb") as file:
             top = pickle.load(file, encoding="latin1")

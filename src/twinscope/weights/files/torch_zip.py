@@ -140,6 +140,11 @@ def _allow(path: Path) -> Any:
         )
         if not known:
             shown = f"{module}.{name}"[:200]
+            if module == "torch._utils" and name.startswith("_rebuild_"):
+                raise WeightError(
+                    f"{path} holds a tensor of a kind that is not read here ({shown!r})",
+                    hint="save dense tensors: tensor.dequantize(), tensor.to_dense()",
+                )
             raise WeightError(
                 f"{path} needs {shown!r} to be loaded; nothing was run",
                 hint="if you trust whoever wrote it, load it with torch.load(path, weights_only=False) and " + _RESAVE,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ...adapters.base import Array
 from ...records import ModuleInfo, ParamInfo
 from ..transforms import Chain
 
@@ -59,6 +60,9 @@ class Store:
 
 Table: TypeAlias = Mapping[str, Callable[[Layer], Sequence[Store]]]
 
+#: What to say of a layer, by kind; see `remarks_of`.
+Remarks: TypeAlias = Mapping[str, Callable[[Layer, Callable[[str], Array]], Sequence[str]]]
+
 #: Kinds whose stores hold several weights in one parameter, or those of layers inside. Only two of a kind profit:
 #: against a network of the user's own, these are better taken for the layers and parameters that they consist of.
 COMPOSITE = frozenset({"multihead_attention", "transformer_encoder_layer", "transformer_decoder_layer"})
@@ -88,8 +92,27 @@ def _defaults(kind: str) -> Mapping[str, float]:
     return {"bias": 0.0} if kind == "linear" or kind.startswith("conv") else {}
 
 
+def remarks_of(layer: Layer, read: Callable[[str], Array]) -> list[str]:
+    """What a person should know when weights go to or from another framework: where this one computes otherwise.
+
+    `read` gives the content of one of the layer's parameters.
+    """
+    kind = layer.info.kind
+    if kind is None or layer.framework not in _FRAMEWORKS:
+        return []
+    say = getattr(_module(layer.framework), "REMARKS", {}).get(kind)
+    return [] if say is None else [f"{layer.info.path or 'the model'}: {text}" for text in say(layer, read)]
+
+
+_FRAMEWORKS = ("torch", "paddle", "mindspore")
+
+
 def _table(framework: str) -> Table:
-    if framework not in ("torch", "paddle", "mindspore"):
+    if framework not in _FRAMEWORKS:
         return {}
-    found: Table = importlib.import_module(f"{__name__}.{framework}").LAYERS
+    found: Table = _module(framework).LAYERS
     return found
+
+
+def _module(framework: str) -> Any:
+    return importlib.import_module(f"{__name__}.{framework}")

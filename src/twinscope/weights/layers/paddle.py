@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
+import numpy as np
+
+from ...adapters.base import Array
 from ..transforms import Chain, Reshape, Squeeze, Transpose
-from . import NORM_DEFAULTS, Layer, Store, Table, attention, recurrent
+from . import NORM_DEFAULTS, Layer, Remarks, Store, Table, attention, recurrent
 from .normalized import spectral_norm, weight_norm
 
 _LINEARS = ("linear1", "linear2")
@@ -78,6 +82,17 @@ def _bilinear(layer: Layer) -> list[Store]:
     return [Store(("bias",), ("bias",), (Squeeze(0),))] if flat else []
 
 
+def _padding_row(layer: Layer, read: Callable[[str], Array]) -> list[str]:
+    row = layer.attributes.get("padding_idx")
+    if not layer.has("weight") or not isinstance(row, int) or not 0 <= row < layer.shape("weight")[0]:
+        return []
+    if not np.any(read("weight")[row]):
+        return []
+    return [
+        f"row {row} holds numbers, but paddle gives zeros for padding_idx={row}; the others give what the row holds"
+    ]
+
+
 LAYERS: Table = {
     "linear": _weighted,
     **{f"conv{t}{d}d": _weighted for t in ("", "_transpose") for d in (1, 2, 3)},
@@ -89,3 +104,5 @@ LAYERS: Table = {
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_cell"), recurrent.cell),
 }
+
+REMARKS: Remarks = {"embedding": _padding_row}

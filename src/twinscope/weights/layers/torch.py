@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from . import Layer, Store, Table, attention, recurrent
+from ...adapters.base import Array
+from . import Layer, Remarks, Store, Table, attention, recurrent
 from .normalized import spectral_norm, weight_norm
 
 _LINEARS = ("linear1", "linear2")
@@ -64,6 +65,16 @@ def _along(magnitude: tuple[int, ...], direction: tuple[int, ...]) -> tuple[int 
     return (axes[0],) if axes else None
 
 
+def _spectral_norm(layer: Layer, read: Callable[[str], Array]) -> list[str]:
+    """Its parametrization updates the first vector before the second; torch's hook and paddle the other way round."""
+    names = [own for own in _computed(layer) if layer.has(f"parametrizations.{own}.0._u")]
+    return [
+        f"in training mode the spectral norm of {own} runs half a step ahead of that of other frameworks: compare in "
+        "evaluation mode"
+        for own in names
+    ]
+
+
 LAYERS: Table = {
     **dict.fromkeys(("linear", "bilinear", "embedding"), _weighted),
     **{f"conv{t}{d}d": _weighted for t in ("", "_transpose") for d in (1, 2, 3)},
@@ -73,3 +84,7 @@ LAYERS: Table = {
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_cell"), recurrent.cell),
 }
+
+REMARKS: Remarks = dict.fromkeys(
+    ("linear", *(f"conv{t}{d}d" for t in ("", "_transpose") for d in (1, 2, 3))), _spectral_norm
+)
