@@ -27,6 +27,8 @@ def as_pairs(given: Pairs | None, option: str) -> list[tuple[str, str]]:
     """
     if isinstance(given, str):
         raise OptionError(f"{option}={given!r} is a string", hint='write {"path in reference": "path in candidate"}')
+    if given is not None and not isinstance(given, Iterable):
+        raise OptionError(f"{option}={given!r} is no mapping", hint='write {"path in reference": "path in candidate"}')
     items = list(given.items() if isinstance(given, Mapping) else given or ())
     for item in items:
         if not (isinstance(item, (tuple, list)) and len(item) == 2 and all(isinstance(part, str) for part in item)):

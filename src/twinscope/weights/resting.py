@@ -17,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 from ..pairing.evidence import name_tokens
 from ..records import ModuleInfo
+from .rules import rule_for
 
 #: By how much the names of a pair must fit better than those of any other, to decide.
 _MARGIN = 0.04
@@ -67,6 +68,29 @@ def pair_units(
         for xs, ys in groups.values():
             if xs and ys:
                 found += _settle(xs, ys, place, exact, firm=key_of is not _roughly)
+    return found
+
+
+def pair_by_rules(
+    first: Sequence[ModuleInfo],
+    second: Sequence[ModuleInfo],
+    settled: Mapping[str, str],
+    zones: Sequence[Mapping[str, int]],
+) -> list[UnitPair]:
+    """Pairs of modules for whose classes the user has made a rule, whatever they hold."""
+    groups: list[dict[tuple[int, str], list[Unit]]] = []
+    for modules, done, zone in ((first, set(settled), zones[0]), (second, set(settled.values()), zones[1])):
+        held: dict[tuple[int, str], list[Unit]] = defaultdict(list)
+        for m in modules:
+            if m.path not in done:
+                held[(zone.get(m.path, -1), m.type)].append(Unit(m, ()))
+        groups.append(held)
+    place = {m.path: n / max(len(ms), 1) for ms in (first, second) for n, m in enumerate(ms)}
+    found: list[UnitPair] = []
+    for (here, _), xs in groups[0].items():
+        for (there, _), ys in groups[1].items():
+            if here == there and rule_for(xs[0].info, ys[0].info) is not None:
+                found += _settle(xs, ys, place, {u.path: u for u in ys}, firm=True)
     return found
 
 
@@ -143,15 +167,27 @@ def likeness(a: str, b: str) -> float:
         if n < len(first) and n < len(second):
             total += weight * _part(first[n], second[n])
         weight *= 0.6
-    words = _overlap(name_tokens(a), name_tokens(b))
-    return 0.7 * total / norm + 0.3 * words
+    words = [[t for t in name_tokens(p) if not t.isdigit()] for p in (a, b)]
+    numbers = [re.findall(r"\d+", p) for p in (a, b)]
+    return 0.7 * total / norm + 0.15 * _overlap(*words) + 0.15 * _in_place(*numbers)
 
 
 def _part(a: str, b: str) -> float:
     return 1.0 if a == b else _overlap(name_tokens(a), name_tokens(b))
 
 
+def _in_place(a: Sequence[str], b: Sequence[str]) -> float:
+    """How many numbers agree, each with that at its place: the first is most often that of the block."""
+    if not a and not b:
+        return 1.0
+    weights = [0.6**n for n in range(max(len(a), len(b)))]
+    same = sum(w for w, x, y in zip(weights, a, b, strict=False) if x == y)
+    return same / sum(weights)
+
+
 def _overlap(a: Sequence[str], b: Sequence[str]) -> float:
+    if not a and not b:
+        return 1.0
     if not a or not b:
         return 0.0
     rest = list(b)

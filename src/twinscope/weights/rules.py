@@ -101,10 +101,12 @@ def weight_rule(reference: str | type, candidate: str | type) -> Callable[[Calla
             yield "qkv.weight", ("q.weight", "k.weight", "v.weight"), Split((size, size, size))
     """
 
+    names = _name(reference), _name(candidate)
+
     def decorate(function: Callable[..., Iterable[Any]]) -> Rule:
         if not callable(function):
             raise OptionError(f"weight_rule was given {function!r}", hint="decorate a function of two layers")
-        rule = Rule(_name(reference), _name(candidate), function)
+        rule = Rule(*names, function)
         _RULES.append(rule)
         return rule
 
