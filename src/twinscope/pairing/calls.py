@@ -7,12 +7,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .evidence import agrees, layout_free, rounded, same_size
-from .modules import ModuleMatcher
+from .modules import COMPOSITE, ModuleMatcher
 from .sequences import align, increasing
 from .side import Call, Module, Side
 
 #: How a pair was made whose one record does what several do on the other side.
 FUSED = "fused"
+
+#: The most values that are looked at for what is done next.
+_NEXT = 12
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class CallMatcher:
         self.taken: dict[int, CallPair] = {}  # by the candidate's call
         self.fused: list[CallPair] = []
         self.parts: set[Call] = set()  # what takes part in a fused group of modules
+        self.opened: set[Call] = set()  # layers that do more than their partner: what they are made of is paired
         self.held: dict[tuple[Module, Module], dict[str, str]] = {}  # a layer's parameters that others hold themselves
         self.steps = _steps(a.steps, b.steps)
         self._module_calls()
@@ -51,11 +55,40 @@ class CallMatcher:
                 if x.kind is not None and not x.shapes and len(m) != len(n):
                     continue  # one activation used in several places: its calls are told apart in the streams
                 for p, q in zip(m, n, strict=False):
-                    self.pair(p, q, found.how, found.confidence)
+                    if found.how == "hint" or not self._other_boundaries(p, q):
+                        self.pair(p, q, found.how, found.confidence)
         for x, y in self.modules.fused:
             for m, n in self._by_step(x, y):
                 self.fused += [CallPair(p, q, FUSED, 0.8) for p, q in zip(m, n, strict=False)]
         self.parts.update(c for m in self.fused for c in (m.a, m.b))
+
+    def _other_boundaries(self, x: Call, y: Call) -> bool:
+        """Whether two calls of paired modules do not end at the same point of the computation.
+
+        Their outputs are then no pair, but what they are made of is: a norm layer that activates too, where the other
+        side calls the activation by itself; a stage that ends with the reduction that the next one begins with.
+        """
+        if x.module in self.modules.overlapping:
+            return not agrees(x.output, y.output)
+        if x.name != y.name or x.name == "module" or x.name in COMPOSITE:
+            return False
+        more = self._added(x), self._added(y)
+        if bool(more[0]) == bool(more[1]) or agrees(x.output, y.output):
+            return False
+        wide, narrow, side = (x, y, self.b) if more[0] else (y, x, self.a)
+        if not _followed(narrow, (more[0] or more[1])[0], side):
+            return False  # it is done nowhere: the two are a pair, and differ
+        self.opened.add(wide)
+        return True
+
+    def _added(self, call: Call) -> list[Call]:
+        """What a layer of the user's own does to the result of the op that it is named for, before returning it."""
+        if call.module is None or call.module.info.builtin or call.output is None:
+            return []
+        steps = [c for c in self._flat(call.children, {}) if c.family != "layout"]
+        last = next((c for c in reversed(steps) if c.output is not None and c.output.value == call.output.value), None)
+        named = next((n for n, c in enumerate(steps) if c.name == call.name), -1)
+        return [] if last is None or named >= 0 and last is steps[named] else steps[named + 1 :]
 
     def _by_step(self, x: Module, y: Module) -> Iterator[tuple[list[Call], list[Call]]]:
         mine: dict[int, list[Call]] = defaultdict(list)
@@ -114,7 +147,7 @@ class CallMatcher:
                 and call.children
                 and (module.kind is None or any(c.module is not None for c in call.children))
             )
-            if transparent:
+            if transparent or call in self.opened:
                 yield from self._flat(call.children, paired)
             else:
                 yield call
@@ -244,6 +277,19 @@ class CallMatcher:
                         key = (layer, owner) if side else (owner, layer)
                         names = (fit.name, held.name) if side else (held.name, fit.name)
                         self.held.setdefault(key, {})[names[0]] = names[1]
+
+
+def _followed(call: Call, step: Call, side: Side) -> bool:
+    """Whether a call's output is next handed to something like `step`."""
+    waiting, seen = [] if call.output is None else [call.output.value], 0
+    while waiting and seen < _NEXT:
+        seen += 1
+        for _, user in side.users.get(waiting.pop(), ()):
+            if user.name == step.name or (user.family is not None and user.family == step.family):
+                return True
+            if user.family == "layout" and user.output is not None:
+                waiting.append(user.output.value)
+    return False
 
 
 def _steps(first: Sequence[int], second: Sequence[int]) -> dict[int, int]:

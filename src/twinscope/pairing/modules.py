@@ -13,7 +13,7 @@ from .sequences import align
 from .side import Module, Side
 
 #: Layers whose parameters frameworks divide among inner layers each in its own way.
-_COMPOSITE = frozenset(
+COMPOSITE = frozenset(
     [
         *("multihead_attention", "attention", "lstm", "gru", "rnn", "lstm_cell", "gru_cell", "rnn_cell"),
         *("transformer", "transformer_encoder", "transformer_encoder_layer"),
@@ -40,6 +40,7 @@ class ModuleMatcher:
         self.fused: list[tuple[Module, Module]] = []
         self.parts: set[Module] = set()  # what takes part in a fused group
         self.divided: list[tuple[Module, Module]] = []  # a layer's own parameters, in inner layers on the other side
+        self.overlapping: set[Module] = set()  # of a: what holds more, or less, than its partner
         for x, y in hints:
             self.pair(x, y, "hint", 1.0)
         self._zones(hints)
@@ -99,7 +100,7 @@ class ModuleMatcher:
                     self.pair(xs[0], tables[1][key][0], "name", 0.95)
 
     def _heavy(self, side: Side) -> list[Module]:
-        found = [m for m in side.modules if m.unit and (m.shapes or m.kind in _COMPOSITE)]
+        found = [m for m in side.modules if m.unit and (m.shapes or m.kind in COMPOSITE)]
         return sorted(found, key=lambda m: m.order)
 
     def _by_weights(self, first: list[Module], second: list[Module]) -> None:
@@ -148,7 +149,7 @@ class ModuleMatcher:
             return -1.0  # the root holds parameters, but it is no layer
         if x.shapes == y.shapes and x.shapes:
             score = 2.0
-        elif x.kind is not None and x.kind == y.kind and x.kind in _COMPOSITE:
+        elif x.kind is not None and x.kind == y.kind and x.kind in COMPOSITE:
             score = 1.5
         elif x.shapes and y.shapes and _main(x) == _main(y):
             score = 1.0
@@ -176,7 +177,7 @@ class ModuleMatcher:
             base = 0.97 if unique else 0.9
         elif x.shapes == y.shapes:
             base = 0.8 if None in (x.kind, y.kind) or _family(x) == _family(y) else 0.4
-        elif _main(x) == _main(y) or x.kind in _COMPOSITE:
+        elif _main(x) == _main(y) or x.kind in COMPOSITE:
             base = 0.6
         else:
             return 0.3
@@ -283,7 +284,7 @@ class ModuleMatcher:
         """One parameter of a layer (the in-projection of attention) that its partner divides among inner layers."""
         for x, found in self.found.items():
             for one, other, swap in ((x, found.partner, False), (found.partner, x, True)):
-                if one.kind not in _COMPOSITE or not one.shapes or other.shapes:
+                if one.kind not in COMPOSITE or not one.shapes or other.shapes:
                     continue
                 settled = self.found.keys() if swap else self.taken
                 inner = [m for m in _below(other) if m.shapes and m not in settled and m not in self.parts]
@@ -360,6 +361,8 @@ class ModuleMatcher:
         for overlap, _, _, _, x, y in sorted(options, key=lambda o: o[:4]):
             if x not in self.found and y not in self.taken:
                 self.pair(x, y, "contents", 0.4 - 0.5 * overlap)
+                if overlap > -1.0:
+                    self.overlapping.add(x)
 
     def _light(self) -> None:
         """Modules without parameters, between those that are paired, within the nearest pair that encloses them."""

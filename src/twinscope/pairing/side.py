@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,6 +80,7 @@ class Side:
         self.states: list[Record] = []
         self.steps = sorted({r.step for r in trace.records})
         self.records = trace.records
+        self.users: dict[int, list[tuple[int, Call]]] = {}  # by value: (its place among the inputs, who uses it)
         self._read_modules(trace)
         self._read_records(trace.records)
         self._describe()
@@ -154,7 +155,7 @@ class Side:
                 )
         self._biases()
         depths = self._depths()
-        users = self._users()
+        self.users = self._users()
         last = 0
         for module in self.modules:
             called = next((m.calls[0] for m in (module, *module.up()) if m.calls), None)
@@ -167,7 +168,7 @@ class Side:
                 module.output = call.output
                 module.inputs = tuple(sorted(layout_free(s.meta.shape) for s in inputs))
                 module.source = inputs[0].value if inputs else None
-                module.flow = self._fate(call, users)
+                module.flow = self._fate(call)
 
     def _biases(self) -> None:
         """A product and the addition of its bias are together what others do in one op: the addition stands for it."""
@@ -230,14 +231,14 @@ class Side:
                     users[s.value].append((position, call))
         return users
 
-    def _fate(self, call: Call, users: Mapping[int, list[tuple[int, Call]]]) -> Hashable:
+    def _fate(self, call: Call) -> Hashable:
         """The first two things made of a call's output, with its place among their inputs: tells q, k and v apart."""
         fate: list[Hashable] = []
         output = call.output
         for _ in range(12):
             if output is None or len(fate) == 2:
                 break
-            found = users.get(output.value)
+            found = self.users.get(output.value)
             if not found:
                 break
             position, user = found[0]

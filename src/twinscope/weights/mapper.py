@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,9 +25,9 @@ from ..records import Kind, ModuleInfo
 from ..store import Trace
 from .linking import Link, Part, Stock, filled, joined, omitted, stocks_of
 from .model import Weights
-from .resting import Unit, UnitPair, likeness, pair_units
+from .resting import Unit, UnitPair, likeness, pair_by_rules, pair_units
 from .rules import rule_for
-from .transforms import Chain, Interleave, Permute, Reshape, Split, Transpose, simplified
+from .transforms import Arrange, Chain, Concat, Interleave, Permute, Reshape, Split, Transpose, inverted, simplified
 from .weightmap import Entry, WeightMap
 
 #: How sure a pair is that `match` made, by how it was made.
@@ -70,6 +70,7 @@ class Draft:
     modules: dict[str, str] = field(default_factory=dict)
     skipped: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     notes: list[str] = field(default_factory=list)
+    heads: Callable[[int], list[int]] = field(default=lambda size: [])
 
     def entries(self) -> list[Entry]:
         """All entries as the choices stand, in the reference's order."""
@@ -110,6 +111,7 @@ class _Drafter:
         self.draft = Draft(a, b)
         self.hints = hints
         self.traces = traces
+        self.draft.heads = lambda size: self._heads([size])
         self.stocks = (stocks_of(a, b), stocks_of(b, a))
         self.infos = ({m.path: m for m in a.modules}, {m.path: m for m in b.modules})
         self.used: tuple[set[str], set[str]] = (set(), set())  # tensors that have found their place, by own name
@@ -127,6 +129,8 @@ class _Drafter:
         self._packed()
         self._left_over()
         self._one_sided()
+        if self.traces is not None:
+            self._tied_there()
         self._not_run()
 
     # -- what the user says ----------------------------------------------------------------------------------------
@@ -207,11 +211,10 @@ class _Drafter:
 
     def _pairs(self, matching: Matching | None) -> list[UnitPair]:
         hinted = self.hints.of_modules(self._module_names(0), self._module_names(1))
+        zones = [_zones(hinted, self.infos[0]), _zones(hinted.values(), self.infos[1])]
         if matching is None:
-            zones = [_zones(hinted, self.infos[0]), _zones(hinted.values(), self.infos[1])]
-            at_rest = pair_units(self._units(0), self._units(1), hinted, zones)
-            named = [UnitPair(a, b, "hint", 1.0) for a, b in hinted.items()]
-            return [*named, *at_rest]
+            found = [UnitPair(a, b, "hint", 1.0) for a, b in hinted.items()]
+            return self._rested(found, zones)
         found = []
         units = tuple({u.path: u for u in self._units(side)} for side in (0, 1))
         for m in matching.modules:
@@ -224,7 +227,13 @@ class _Drafter:
                 options = tuple(u.path for u in units[1].values() if u.shapes == y.shapes and u is not y)[:5]
             why = {"order": "order of calls, kind and shape", "path": "same name, kind and shape"}.get(m.how, m.how)
             found.append(UnitPair(m.reference, m.candidate, why, sure, options))
-        return found
+        return self._rested(found, zones)
+
+    def _rested(self, found: list[UnitPair], zones: Sequence[Mapping[str, int]]) -> list[UnitPair]:
+        """With pairs of modules that nothing has paired yet: by the user's rules, by kind, shape and name."""
+        settled = {p.a: p.b for p in found}
+        found = [*found, *pair_by_rules(self.weights[0].modules, self.weights[1].modules, settled, zones)]
+        return [*found, *pair_units(self._units(0), self._units(1), {p.a: p.b for p in found}, zones)]
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
@@ -247,7 +256,11 @@ class _Drafter:
                 key = tuple(sorted((link.a.role, link.a.shape) for link in links))
                 unsure[key].append((pair, links))
             else:
-                self.draft.links += links
+                for link in links:  # a bare square matrix may be used either way round
+                    options = _arrangements(link.a, link.b)
+                    self._choose(
+                        [(tag, [replace(link, between=way.between)]) for tag, way in options] or [((), [link])]
+                    )
         for group in unsure.values():
             self._permutations(group)
 
@@ -291,15 +304,16 @@ class _Drafter:
             one = [s for s in self.stocks[side] if self._free(side, s) and len(s.roles) == 1 and not s.params[0].buffer]
             many = [s for s in self.stocks[1 - side] if self._free(1 - side, s) and not s.params[0].buffer]
             groups = self._siblings(many)
-            biases = {id(s): self._bias_beside(side, s) for s in one}
-            for big in one:
-                if len(big.shapes[0]) < 2 or not self._free(side, big):
+            # a bare matrix may lie the other way round, used as x @ w
+            big_ones = [(big, turned, self._bias_beside(side, turned)) for big in one for turned in _either_way(big)]
+            for big, turned, bias in big_ones:
+                if not self._free(side, big):
                     continue
-                fitting = [g for g in groups if all(self._free(1 - side, s) for s in g) and _adds_up(big, g)]
+                fitting = [g for g in groups if all(self._free(1 - side, s) for s in g) and _fits_in(turned, g)]
                 if not fitting:
                     continue
                 best = max(fitting, key=lambda g: self._near(side, big, g))
-                self._pack(side, big, best, biases[id(big)])
+                self._pack(side, turned, best, bias)
 
     def _siblings(self, stocks: Sequence[Stock]) -> list[list[Stock]]:
         """Runs of two to four tensors that lie side by side and differ in at most their first axis."""
@@ -324,7 +338,8 @@ class _Drafter:
         ]
         if stock.owner.kind is not None:
             return next((s for s in own if s.roles == ("bias",)), None)
-        own = [s for s in own if "bias" in s.names[0].rpartition(".")[2]]
+        alike = [s for s in own if _subject(s) == _subject(stock)]  # w_q and b_q
+        own = alike or [s for s in own if "bias" in s.names[0].rpartition(".")[2]]
         return max(own, key=lambda s: likeness(s.names[0], stock.names[0]), default=None)
 
     def _near(self, side: int, big: Stock, group: Sequence[Stock]) -> tuple[float, float]:
@@ -349,13 +364,18 @@ class _Drafter:
         return partners.get("")
 
     def _pack(self, side: int, big: Stock, group: list[Stock], bias: Stock | None) -> None:
-        heads = self._heads([s.shapes[0][0] for s in group])
+        heads = self._heads([s.shapes[0][0] for s in next(g for g in _both_ways(group) if _adds_up(big, g))])
         order = _named_order(group)
         small = [self._bias_beside(1 - side, s) for s in group]
-        ways = _packings(side, big, group, order, heads)
-        if bias is not None and all(s is not None for s in small):
-            more = _packings(side, bias, [s for s in small if s is not None], order, heads)
-            ways = [(tag, [*links, *others]) for (tag, links), (_, others) in zip(ways, more, strict=True)]
+        ways = []
+        for turned, stocks in enumerate(_both_ways(group)):
+            if not _adds_up(big, stocks):
+                continue
+            made = _packings(side, big, stocks, order, heads)
+            if bias is not None and all(s is not None for s in small):
+                more = _packings(side, bias, [s for s in small if s is not None], order, heads)
+                made = [(tag, [*links, *others]) for (tag, links), (_, others) in zip(made, more, strict=True)]
+            ways.extend(((turned, tag), links) for tag, links in made)
         for _, links in ways[:1]:
             for link in links:
                 self.used[0].update(link.a.stock.names)
@@ -433,13 +453,25 @@ class _Drafter:
                 continue  # an index table or a mask is computed by each side for itself
             options = tuple(ys[n].names[0] for n in np.argsort(-score[i]) if n != j and score[i, n] >= 0.0)[:5]
             ways: list[tuple[Hashable, list[Link]]] = []
-            sure = 0.8 if clear and len(_arrangements(Part(x), Part(y))) == 1 else 0.5
+            sure = 0.8 if clear and not _may_be_packed(x, y) and len(_arrangements(Part(x), Part(y))) == 1 else 0.5
             for tag, link in _arrangements(Part(x), Part(y)):
                 why = "shape, name and place"
                 ways.append((tag, [replace(link, why=why, confidence=sure, options=() if clear else options)]))
             self.used[0].update(x.names)
             self.used[1].update(y.names)
             self._choose(ways)
+
+    def _tied_there(self) -> None:
+        """What only the candidate has may be, on the other side, a table that is used twice: embedding and output."""
+        tables = [s for s in self.stocks[0] if s.owner.kind == "embedding" and len(s.roles) == 1]
+        for stock in self.stocks[1]:
+            if not self._free(1, stock) or len(stock.roles) != 1 or len(stock.shapes[0]) != 2:
+                continue
+            same = [t for t in tables if t.shapes == stock.shapes and not self._free(0, t)]
+            if len(same) == 1:
+                again = replace(same[0])  # a store of its own, so that the tensor is handed out twice
+                link = Link(Part(again), Part(stock), "one table on the other side", 0.6)
+                self.draft.choices.append(Choice.of([("apart", []), ("tied", [link])]))
 
     def _one_sided(self) -> None:
         """What only one side has, where a value changes nothing: the affine part of a norm."""
@@ -559,6 +591,25 @@ def _unfolded(x: Part, y: Part) -> list[tuple[Hashable, Link]]:
     return found
 
 
+def _either_way(stock: Stock) -> list[Stock]:
+    """A matrix as it is, and one that no layer uses turned round too."""
+    if len(stock.shapes[0]) < 2:
+        return []
+    if stock.owner.kind is not None or len(stock.shapes[0]) != 2:
+        return [stock]
+    return [stock, stock.refined(stock.roles, (Transpose(),))]
+
+
+def _both_ways(group: Sequence[Stock]) -> list[list[Stock]]:
+    """Some matrices as they are, and, where no layer says how they are used, all turned round too."""
+    either = [_either_way(s) for s in group]
+    return [[ways[n] for ways in either] for n in range(min(len(ways) for ways in either))]
+
+
+def _fits_in(big: Stock, group: Sequence[Stock]) -> bool:
+    return any(_adds_up(big, stocks) for stocks in _both_ways(group))
+
+
 def _adds_up(big: Stock, group: Sequence[Stock]) -> bool:
     shape = big.shapes[0]
     return (
@@ -577,20 +628,55 @@ def _packings(
     orders = sorted(itertools.permutations(range(count)), key=lambda o: (o != tuple(order), o))
     equal = len(set(sizes)) == 1
     ways: list[tuple[Hashable, list[Link]]] = []
-    for head in (0, *(heads if equal else ())):
+    layouts: list[tuple[str, Chain]] = [("packed in blocks", ())]
+    if equal:
+        layouts += [(f"packed in {h} heads", (Interleave((h, count, sizes[0] // h), (1, 0, 2)),)) for h in heads]
+        layouts.append(("packed row by row", (Interleave((sizes[0], count), (1, 0)),)))
+    for kind, opening in layouts:
         for arranged in orders:
-            steps: Chain = ()
-            if head:
-                steps = (Interleave((head, count, sizes[0] // head), (1, 0, 2)),)
-            steps = (*steps, Split(tuple(sizes[i] for i in arranged)))
+            steps = (*opening, Split(tuple(sizes[i] for i in arranged)))
             parts = big.refined([f"{big.roles[0]}[{i}]" for i in range(count)], steps).parts()
-            sure = 0.6 if not head and arranged == tuple(order) else 0.4
-            kind = f"packed in {head} heads" if head else "packed in blocks"
+            sure = 0.6 if not opening and arranged == tuple(order) else 0.4
             links = []
             for part, i in zip(parts, arranged, strict=True):
                 ends = (part, Part(group[i])) if side == 0 else (Part(group[i]), part)
                 links.append(Link(*ends, kind, sure))
-            ways.append(((arranged, head), links))
+            ways.append(((arranged, kind), links))
+    return ways
+
+
+def _may_be_packed(x: Stock, y: Stock) -> bool:
+    """Whether these may hold the same projections in different orders: q, k and v in one tensor."""
+    shape = x.shapes[0]
+    return len(shape) == 2 and x.owner.kind != y.owner.kind and shape[0] in (2 * shape[1], 3 * shape[1])
+
+
+def _subject(stock: Stock) -> list[str]:
+    """What a bare parameter's name says besides that it is a weight or a bias."""
+    from ..pairing.evidence import name_tokens
+
+    return [t for t in name_tokens(stock.names[0].rpartition(".")[2]) if t not in ("w", "weight", "b", "bias")]
+
+
+def repackings(links: Sequence[Link], heads: Sequence[int]) -> list[tuple[Hashable, list[Link]]]:
+    """Other orders of the rows of a packed projection: other blocks first, or head by head on one side alone."""
+    weight = next((k for k in links if len(k.a.shape) == 2 and k.a.shape == k.b.shape and not k.between), None)
+    rows, columns = weight.a.shape if weight is not None else (0, 1)
+    count = next((n for n in (3, 2) if rows == n * columns), 0)
+    if not count:
+        return []
+    layouts: list[tuple[str, Chain]] = [("blocks", ())]
+    layouts += [(f"{h} heads", (Interleave((h, count, columns // h), (1, 0, 2)),)) for h in heads if columns % h == 0]
+    layouts.append(("rows", (Interleave((columns, count), (1, 0)),)))
+    ways: list[tuple[Hashable, list[Link]]] = [("as is", list(links))]
+    for (name, opening), (other, closing) in itertools.product(layouts, repeat=2):
+        for order in itertools.permutations(range(count)):
+            if "blocks" not in (name, other) or (name == other and order == tuple(range(count))):
+                continue
+            sizes = (columns,) * count
+            steps = simplified((*opening, Split(sizes), Arrange(order), Concat(sizes), *inverted(closing)))
+            moved = [replace(k, between=steps) if k.a.shape[:1] == (rows,) else k for k in links]
+            ways.append(((name, other, order), [replace(k, why=f"{k.why}, packed otherwise") for k in moved]))
     return ways
 
 

@@ -29,7 +29,7 @@ from ..metrics import arranged
 from ..replaying import SeenCall, given_to, keep_calls, replay
 from ..running import InputPair, as_arguments, unchanged
 from .linking import Link
-from .mapper import Choice, Draft, enclosing, permuted
+from .mapper import Choice, Draft, enclosing, permuted, repackings
 from .transforms import Chain, Each, Omit, Untie
 from .weightmap import Entry, WeightMap
 
@@ -66,7 +66,7 @@ def prove(
             sides.append(_Side(adapter, model, own, seed))
         read = draft.a.reader()
         _shake(draft, sides[0], read)
-        prover = _Prover(draft, sides[0].watch(), sides[1], read, 1.0 if not trust_names else _NAMED)
+        prover = _Prover(draft, sides[0].watch(), sides[1], read, math.inf if not trust_names else _NAMED)
         return prover.settle()
 
 
@@ -142,7 +142,7 @@ class _Prover:
     ) -> None:
         self.draft, self.known, self.side, self.read = draft, known, side, read
         self.most_sure = most_sure
-        self.given: dict[str, tuple[tuple[str, ...], Chain]] = {}
+        self.given: dict[str, Entry] = {}
         self.errors: dict[str, float] = {}
         self.runs = 0
         self.give()
@@ -160,12 +160,12 @@ class _Prover:
         """Give the candidate what the draft says, as far as that is news."""
         found = self.draft.map()
         for entry in found.entries:
-            if all(self.given.get(p) == (entry.reference, entry.transform) for p in entry.candidate):
+            if all(_alike(self.given.get(p), entry) for p in entry.candidate):
                 continue
             try:
                 for _, path, array in found.arrays(self.read, [entry]):
                     self.side.adapter.assign(self.side.places[path], array)
-                    self.given[path] = (entry.reference, entry.transform)
+                    self.given[path] = entry
             except WeightError:
                 continue  # for the copying to say; what was not given shows in the outputs
 
@@ -252,7 +252,9 @@ class _Prover:
         for choice in choices:
             choice.chosen = way
             for link in choice.links:
-                self.draft.modules[link.a.stock.owner.path] = link.b.stock.owner.path
+                first, second = link.a.stock.owner, link.b.stock.owner
+                if first.kind == second.kind or first.path not in self.draft.modules:  # a tied table keeps its partner
+                    self.draft.modules[first.path] = second.path
         touched = {path for choice in choices for path in choice.paths[0]}
         self.errors = {
             p: e for p, e in self.errors.items() if not any(_encloses(p, t) or _encloses(t, p) for t in touched)
@@ -307,12 +309,20 @@ class _Prover:
         after = dict(itertools.pairwise(heavy))
         groups: dict[Hashable, list[str]] = defaultdict(list)
         for owner, links in held.items():
-            if _encloses(scope, owner) and min(link.confidence for link in links) < self.most_sure:
+            if _encloses(scope, owner) and self._is_doubtful(links):
                 groups[_signature(links)].append(owner)
         for owners in groups.values():
             if 1 < len(owners) <= _MOST_SUSPECTS:
                 following = [held.get(after.get(o, ""), []) for o in owners]
                 yield Choice.of(_mixes([held[o] for o in owners], following))
+        for owner, links in held.items():
+            if _encloses(scope, owner) and self._is_doubtful(links):
+                ways = repackings(links, self.draft.heads(links[0].a.shape[-1]))
+                if ways:
+                    yield Choice.of(ways)
+
+    def _is_doubtful(self, links: Sequence[Link]) -> bool:
+        return min(k.confidence for k in links) < self.most_sure and not any(k.why == "hint" for k in links)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
@@ -327,8 +337,8 @@ class _Prover:
             inside = [p for p in self.known if self.partner(p) and p != failing[0] and _encloses(failing[0], p)]
             place = next((p for p in inside if not self.agrees(p) and p in self._holders()), failing[0])
             notes.append(
-                f"{place or 'the network'} and {self.partner(place) or 'the network'}, called alone on the same tensors "
-                f"with these weights, give outputs that differ (relative error {self.error(place):.2g}): either the "
+                f"{place or 'the network'} and {self.partner(place) or 'the network'}, called alone on the same "
+                f"tensors with these weights, give outputs that differ (relative error {self.error(place):.2g}): either the "
                 "networks do, or a weight there has another partner"
             )
         return replace(made, entries=entries, notes=tuple(notes))
@@ -402,6 +412,10 @@ def _mixes(mine: list[list[Link]], after: list[list[Link]]) -> list[tuple[Hashab
         if tag != orders[0]:
             found.append((("with the next", tag), [*links, *others]))
     return found
+
+
+def _alike(a: Entry | None, b: Entry) -> bool:
+    return a is not None and (a.reference, a.candidate, a.transform) == (b.reference, b.candidate, b.transform)
 
 
 def _signature(links: Sequence[Link]) -> Hashable:
