@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from .adapters.base import Array
+from .boundaries import Boundaries
 from .errors import MatchError, OptionError
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
 from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
+from .pairing.opnames import op_of_kind
 from .records import Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
@@ -240,6 +242,7 @@ class _Comparison:
         self._errors: dict[int, float | None] = {}  # by value: what was measured where it was made or first used
         self._flipped: dict[int, float] = {}  # by step: the error that flips have brought into the backward pass
         self._flips: dict[str, int] = {}  # by place: how many elements flipped
+        self._elsewhere: set[int] = set()  # calls of modules that end elsewhere than their partners do
         self.flow = _Flow.of(reference)
         self.candidate_flow = _Flow.of(candidate)
         self._params = tuple(
@@ -264,6 +267,8 @@ class _Comparison:
             diffs = tuple([self.diff(pair, a, b) for a, b in slots])
             if pair.reference.phase is Phase.FORWARD:
                 for diff in diffs:
+                    if diff.reference.value in self._errors and not self._is_step(pair.reference):
+                        continue  # what returns a value later says less of it than what made it
                     self._errors[diff.reference.value] = diff.error if diff.basis != "none" else None
             found.append(PairResult(pair, _verdict(pair.reference, diffs), diffs))
             if progress is not None:
@@ -470,40 +475,61 @@ class _Comparison:
             differs = record.phase is Phase.FORWARD and self._is_step(record) and result.verdict is Verdict.BUG
             if differs and _error(result, "out") > _GROSS:
                 roundabout |= self._way_back(record, used)
-        roundabout |= self._other_boundaries(results)
         for result in results:  # a constant is wrong only where what is made with it is
             record = result.reference
             op = record.phase is Phase.FORWARD and record.kind is Kind.OP and record.outputs()
             if op and all(s.value in self.flow.constants for s in record.outputs()):
                 roundabout.add(record.call_id)
-        shared = self._shared_otherwise(results)
+        self._elsewhere = self._other_boundaries(results, roundabout)
+        roundabout |= self._elsewhere
+        void = self._shared_otherwise(results) | self._of_other_tensors(results)
         return [
             replace(r, verdict=Verdict.UNDECIDED, rejoins=True)
             if r.verdict is Verdict.BUG
-            and (r.reference.call_id in roundabout or (r.reference.phase is Phase.BACKWARD and id(r) in shared))
+            and (r.reference.call_id in roundabout or (r.reference.phase is Phase.BACKWARD and id(r) in void))
             else r
             for r in results
         ]
 
-    def _other_boundaries(self, results: list[PairResult]) -> set[int]:
-        """Calls of the user's own modules that return something else although what they return was made alike.
+    def _other_boundaries(self, results: list[PairResult], excused: set[int]) -> set[int]:
+        """Calls of modules that return something else although what either side returns is as it should be.
 
-        One side concatenates inside the block and the other one outside: the modules differ, the computation does not.
-        Should the wrong thing be returned, then whatever uses it differs. Nothing uses what the network returns.
+        One side concatenates, or activates, inside the block and the other one outside: the modules differ, the
+        computation does not. What the network as a whole returns is never excused.
         """
-        alike: set[int] = set()
-        for result in results:
-            if result.reference.phase is Phase.FORWARD and self._is_step(result.reference):
-                for diff in result.diffs:
-                    if diff.reference.side == "out" and diff.verdict in (Verdict.EXACT, Verdict.NOISE):
-                        alike.add(diff.reference.value)
+        sides = [
+            Boundaries(side, results, lambda r: self._is_step(r.reference), excused, flow.consumers, flow.ancestors)
+            for side, flow in enumerate((self.flow, self.candidate_flow))
+        ]
         found = set()
         for result in results:
             record = result.reference
-            if record.phase is Phase.FORWARD and result.verdict is Verdict.BUG and record.path != "":
-                outs = [d for d in result.diffs if d.reference.side == "out" and d.verdict is Verdict.BUG]
-                if not self._is_step(record) and outs and all(d.reference.value in alike for d in outs):
-                    found.add(record.call_id)
+            if record.phase is not Phase.FORWARD or result.verdict is not Verdict.BUG or self._is_step(record):
+                continue
+            pairs = [
+                (d.reference.value, d.candidate.value)
+                for d in result.diffs
+                if d.reference.side == "out" and d.verdict is Verdict.BUG
+            ]
+            if record.path != "" and pairs and all(sides[0].settled(a) and sides[1].settled(b) for a, b in pairs):
+                found.add(record.call_id)
+        return found
+
+    def _of_other_tensors(self, results: list[PairResult]) -> set[int]:
+        """Backward results of modules that begin elsewhere than their partners: gradients of other tensors."""
+        apart: dict[int, set[str]] = {}  # by call: slots whose values are known to be others
+        for result in results:
+            record = result.reference
+            if record.phase is not Phase.FORWARD or record.path == "" or self._is_step(record):
+                continue
+            if result.verdict is not Verdict.BUG or record.call_id in self._elsewhere:
+                apart[record.call_id] = {d.reference.name for d in result.diffs if d.verdict is Verdict.BUG}
+        found = set()
+        for result in results:
+            names = apart.get(result.reference.call_id)
+            bad = {d.reference.name for d in result.diffs if d.verdict is Verdict.BUG}
+            if names and result.reference.phase is Phase.BACKWARD and result.verdict is Verdict.BUG and bad <= names:
+                found.add(id(result))
         return found
 
     def _shared_otherwise(self, results: list[PairResult]) -> set[int]:
@@ -535,20 +561,23 @@ class _Comparison:
 
     def _agrees_upstream(self, value: int, said: Mapping[int, list[SlotDiff]]) -> bool:
         """Whether the gradients of all that `value` was made of agree, as far up as it takes."""
-        agreed, passed, waiting = False, 0, [value]
+        agreed, passed, waiting, seen = False, 0, [value], {value}
         while waiting:
             maker = self.flow.makers.get(waiting.pop())
-            passed += 1
             if maker is None or passed > _LONGEST_WAY_ROUND:
                 return False
+            here = False
             for slot in maker.inputs():
                 if slot.param is not None:
                     continue
                 diffs = said.get(slot.value, [])
                 if diffs and all(d.verdict in (Verdict.EXACT, Verdict.NOISE) for d in diffs):
-                    agreed = True
-                elif diffs or slot.value in self.flow.makers:
+                    here = True
+                elif (diffs or slot.value in self.flow.makers) and slot.value not in seen:
+                    seen.add(slot.value)
                     waiting.append(slot.value)
+            agreed |= here
+            passed += not here  # in a long row of concatenations something agrees at each
         return agreed
 
     def _is_step(self, record: Record) -> bool:
@@ -650,6 +679,13 @@ class _Comparison:
                 f"{sum(self._flips.values())} gradient elements fell on the other side of a kink (at {places}); what "
                 "was made of them is judged more loosely"
             )
+        if self._elsewhere:
+            ends = list(dict.fromkeys(r.reference.where for r in results if r.reference.call_id in self._elsewhere))
+            named = ", ".join([*ends[:3], *(["..."] if len(ends) > 3 else [])])
+            notes.append(
+                f"{len(ends)} modules end elsewhere than their partners do (at {named}): what they return was not "
+                "held against each other, what they are made of and what uses it was"
+            )
         reordered = {d.note for r in results for d in r.diffs if d.note.startswith("compared after")}
         notes += sorted(reordered)
         return notes
@@ -715,7 +751,12 @@ class _Comparison:
 
     def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
         forward = [r for r in results if r.reference.phase is Phase.FORWARD and r.diffs]
-        made = {d.reference.value: d for r in forward for d in r.diffs if d.reference.side == "out"}
+        made = {
+            d.reference.value: d
+            for r in forward
+            for d in r.diffs
+            if d.reference.side == "out" and r.reference.call_id not in self._elsewhere
+        }
         sources = [
             r
             for r in forward
@@ -988,6 +1029,11 @@ def _paired_layers(reference: Trace, candidate: Trace, matching: Matching) -> tu
             if kind is not None and kind == _family(kinds[1].get(b.path)) and kind not in _CONTAINERS:
                 found[0].add(a.call_id)
                 found[1].add(b.call_id)
+        elif a.kind is not b.kind and pair.how != FUSED:  # a layer, and the function that does the same
+            layer, op, side = (a, b, 0) if a.kind is Kind.MODULE else (b, a, 1)
+            kind = kinds[side].get(layer.path)
+            if kind is not None and op.kind is Kind.OP and op_of_kind(kind) == canonical_op(op.type):
+                found[side].add(layer.call_id)
     return frozenset(found[0]), frozenset(found[1])
 
 

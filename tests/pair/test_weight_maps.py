@@ -33,12 +33,12 @@ RUNNING = [n for n in NAMES if n not in ("raises", "no_parameters")]
 
 
 def fill(framework: str, model: Any, seed: int) -> None:
-    """Numbers of which no two are alike, trainable or not, and running statistics; the same model gets the same again."""
+    """Numbers of which no two are alike, in all that is trained and in running statistics; from a seed the same."""
     adapter, noise = by_name(framework), np.random.default_rng(seed)
     for info, module in adapter.modules(model):
         state = adapter.state(module)
         for p in info.params:
-            if p.tied_to is not None or "float" not in p.meta.dtype or (p.buffer and "running" not in p.role):
+            if p.tied_to is not None or "float" not in p.meta.dtype or not (p.trainable or "running" in p.role):
                 continue
             if p.role == "running_var":
                 values = noise.uniform(0.5, 1.5, p.meta.shape)
@@ -135,7 +135,7 @@ def test_a_twin_is_found_by_running(pair: tuple[str, str], name: str, kind: str)
     assert_carried(pair, (reference, candidate), mapping, (inputs, inputs), 0.03 if name == "bfloat16" else 1e-4)
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", range(1, 3))
 @pytest.mark.parametrize("name", ["mlp", "conv_bn", "transformer_block", "lstm", "recompute"])
 def test_the_draw_does_not_change_the_map(pair: tuple[str, str], name: str, seed: int) -> None:
     reference, candidate, inputs, ours, theirs = twins(pair, name, replace(TWISTS["all"], seed=seed))
@@ -152,7 +152,7 @@ def test_names_that_lie_do_not_win_over_running(pair: tuple[str, str], name: str
     assert not wrong_pairs(mapping, ours, theirs), str(mapping)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", TWISTS)
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "no_parameters"])
 def test_without_running_nothing_wrong_is_called_sure(pair: tuple[str, str], name: str, kind: str, seed: int) -> None:
@@ -305,6 +305,8 @@ def test_what_is_tied_on_one_side_only(pair: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("names", [("norm", "norm_plain"), ("norm_plain", "norm")], ids="-".join)
 def test_a_norm_with_weights_on_one_side(pair: tuple[str, str], names: tuple[str, str]) -> None:
+    if "mindspore" in pair:
+        pytest.skip("mindspore cannot run InstanceNorm on a CPU")
     models = both(pair, names)
     mapping = map_weights(*models, IMAGE)
     assert mapping.complete, str(mapping)
@@ -312,8 +314,7 @@ def test_a_norm_with_weights_on_one_side(pair: tuple[str, str], names: tuple[str
     assert distance(pair, models, (IMAGE, IMAGE)) < 1e-4
     if names[0] == "norm":  # once it changes something, it cannot be left out
         fill(pair[0], models[0], 3)
-        if pair[1] != "mindspore":  # which has the weights nevertheless
-            assert "norm" in refused(pair, models, mapping=mapping)
+        assert "norm" in refused(pair, models, mapping=mapping)
 
 
 def test_a_frozen_reference_is_carried_and_said(pair: tuple[str, str]) -> None:

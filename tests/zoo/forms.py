@@ -40,7 +40,7 @@ FORMS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("packed", "native"): (SEQUENCE, SEQUENCE),
     ("packed_by_head", "native"): (SEQUENCE, SEQUENCE),
     ("native", "native"): (SEQUENCE, SEQUENCE),
-    ("blocks_apart", "blocks_packed"): (SEQUENCE, SEQUENCE),
+    ("many_apart", "many_packed"): (SEQUENCE, SEQUENCE),
     ("blocks_apart", "blocks_packed_by_head"): (SEQUENCE, SEQUENCE),
     ("blocks_apart", "blocks_native"): (SEQUENCE, SEQUENCE),
     ("pointwise", "pointwise_linear"): (IMAGE, CHANNELS_LAST),
@@ -183,9 +183,9 @@ def _attentions(k: Any) -> dict[str, Callable[[], Any]]:
             return x + self.fc2(k.tanh(self.fc1(self.norm2(x))))
 
     class Blocks(k.Module):
-        def __init__(self, attention: Callable[[], Any]) -> None:
+        def __init__(self, attention: Callable[[], Any], count: int = 3) -> None:
             super().__init__()
-            self.blocks = k.modules([Block(attention) for _ in range(12)])
+            self.blocks = k.modules([Block(attention) for _ in range(count)])
 
         def forward(self, x: Any) -> Any:
             for block in self.blocks:
@@ -204,6 +204,8 @@ def _attentions(k: Any) -> dict[str, Callable[[], Any]]:
         "bare_packed_in_out": lambda: BarePacked(in_first=True),
         "bare_apart": BareApart,
         "native": Native,
+        "many_apart": lambda: Blocks(Apart, 12),
+        "many_packed": lambda: Blocks(Packed, 12),
         "blocks_apart": lambda: Blocks(Apart),
         "blocks_packed": lambda: Blocks(Packed),
         "blocks_packed_by_head": lambda: Blocks(lambda: Packed(layout="heads")),

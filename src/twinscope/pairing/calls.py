@@ -88,7 +88,7 @@ class CallMatcher:
         steps = [c for c in self._flat(call.children, {}) if c.family != "layout"]
         last = next((c for c in reversed(steps) if c.output is not None and c.output.value == call.output.value), None)
         named = next((n for n, c in enumerate(steps) if c.name == call.name), -1)
-        return [] if last is None or named >= 0 and last is steps[named] else steps[named + 1 :]
+        return [] if last is None or (named >= 0 and last is steps[named]) else steps[named + 1 :]
 
     def _by_step(self, x: Module, y: Module) -> Iterator[tuple[list[Call], list[Call]]]:
         mine: dict[int, list[Call]] = defaultdict(list)

@@ -367,7 +367,7 @@ class _Drafter:
         heads = self._heads([s.shapes[0][0] for s in next(g for g in _both_ways(group) if _adds_up(big, g))])
         order = _named_order(group)
         small = [self._bias_beside(1 - side, s) for s in group]
-        ways = []
+        ways: list[tuple[Hashable, list[Link]]] = []
         for turned, stocks in enumerate(_both_ways(group)):
             if not _adds_up(big, stocks):
                 continue

@@ -336,10 +336,10 @@ class _Prover:
         if failing:
             inside = [p for p in self.known if self.partner(p) and p != failing[0] and _encloses(failing[0], p)]
             place = next((p for p in inside if not self.agrees(p) and p in self._holders()), failing[0])
+            names = f"{place or 'the network'} and {self.partner(place) or 'the network'}"
             notes.append(
-                f"{place or 'the network'} and {self.partner(place) or 'the network'}, called alone on the same "
-                f"tensors with these weights, give outputs that differ (relative error {self.error(place):.2g}): either the "
-                "networks do, or a weight there has another partner"
+                f"{names}, called alone on the same tensors with these weights, give outputs that differ (relative "
+                f"error {self.error(place):.2g}): either the networks do, or a weight there has another partner"
             )
         return replace(made, entries=entries, notes=tuple(notes))
 

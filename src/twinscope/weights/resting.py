@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -33,6 +33,7 @@ class Unit:
 
     info: ModuleInfo
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    label: str = ""  # its path as names are compared by
 
     @property
     def path(self) -> str:
@@ -53,10 +54,9 @@ def pair_units(
 ) -> list[UnitPair]:
     """Pairs of units; `settled` are pairs that hints have made, `zones` say by path under which hint a module lies."""
     taken = set(settled.values())
-    free_a = [u for u in first if u.path not in settled]
-    free_b = [u for u in second if u.path not in taken]
+    free_a = [u for u in _counted(first) if u.path not in settled]
+    free_b = [u for u in _counted(second) if u.path not in taken]
     found: list[UnitPair] = []
-    place = {u.path: n / max(len(us), 1) for us in (first, second) for n, u in enumerate(us)}
     exact = {u.path: u for u in free_b}
     for key_of in (_exactly, _loosely, _norms, _roughly):
         done_a, done_b = {p.a for p in found}, {p.b for p in found}
@@ -67,7 +67,7 @@ def pair_units(
                     groups[(zones[side].get(u.path, -1), key_of(u))][side].append(u)
         for xs, ys in groups.values():
             if xs and ys:
-                found += _settle(xs, ys, place, exact, firm=key_of is not _roughly)
+                found += _settle(xs, ys, exact, firm=key_of is not _roughly)
     return found
 
 
@@ -85,12 +85,11 @@ def pair_by_rules(
             if m.path not in done:
                 held[(zone.get(m.path, -1), m.type)].append(Unit(m, ()))
         groups.append(held)
-    place = {m.path: n / max(len(ms), 1) for ms in (first, second) for n, m in enumerate(ms)}
     found: list[UnitPair] = []
     for (here, _), xs in groups[0].items():
         for (there, _), ys in groups[1].items():
             if here == there and rule_for(xs[0].info, ys[0].info) is not None:
-                found += _settle(xs, ys, place, {u.path: u for u in ys}, firm=True)
+                found += _settle(_counted(xs), _counted(ys), {u.path: u for u in ys}, firm=True)
     return found
 
 
@@ -117,28 +116,69 @@ def _roughly(u: Unit) -> Hashable:
     return tuple(sorted(n for n in main if n != 1)) or ("nothing", id(u))
 
 
-def _settle(
-    xs: list[Unit], ys: list[Unit], place: Mapping[str, float], exact: Mapping[str, Unit], firm: bool
-) -> list[UnitPair]:
+def _settle(xs: list[Unit], ys: list[Unit], exact: Mapping[str, Unit], firm: bool) -> list[UnitPair]:
     found: list[UnitPair] = []
-    named = [(x, exact[x.path]) for x in xs if x.path in exact and exact[x.path] in ys]
+    present = {u.path for u in ys}
+    named = [(x, exact[x.path]) for x in xs if x.path in present]
     for x, y in named:
         found.append(UnitPair(x.path, y.path, "same name, kind and shape" if firm else "same name", 0.99))
-    xs = [x for x in xs if not any(x is a for a, _ in named)]
-    ys = [y for y in ys if not any(y is b for _, b in named)]
-    for start in range(0, max(len(xs), len(ys)), _LARGE):
-        found += _assign(xs[start : start + _LARGE], ys[start : start + _LARGE], place, firm)
+    done = {x.path for x, _ in named}
+    xs, ys = [x for x in xs if x.path not in done], [y for y in ys if y.path not in done]
+    for some, others in _pieces(xs, ys):
+        found += _assign(some, others, firm)
     return found
 
 
-def _assign(xs: list[Unit], ys: list[Unit], place: Mapping[str, float], firm: bool) -> list[UnitPair]:
+def _pieces(xs: list[Unit], ys: list[Unit]) -> Iterator[tuple[list[Unit], list[Unit]]]:
+    """Groups too large to be settled as a whole, by the numbers in their paths, and what is left in their order."""
+    if max(len(xs), len(ys)) > _LARGE:
+        numbered: dict[tuple[str, ...], tuple[list[Unit], list[Unit]]] = defaultdict(lambda: ([], []))
+        for side, units in enumerate((xs, ys)):
+            for u in units:
+                numbered[tuple(re.findall(r"\d+", u.label))][side].append(u)
+        even = [pair for pair in numbered.values() if len(pair[0]) == len(pair[1]) <= _LARGE]
+        yield from even
+        done = {id(u) for pair in even for side in pair for u in side}
+        xs, ys = [x for x in xs if id(x) not in done], [y for y in ys if id(y) not in done]
+    for start in range(0, max(len(xs), len(ys)), _LARGE):
+        yield xs[start : start + _LARGE], ys[start : start + _LARGE]
+
+
+def _counted(units: Sequence[Unit]) -> list[Unit]:
+    """Units with labels in which what is numbered from one is numbered from zero, as most people do."""
+    lowest: dict[tuple[str, str], int] = {}
+    for u in units:
+        for above, part in _steps(u.path):
+            number = re.search(r"\d+", part)
+            if number:
+                key = (above, re.sub(r"\d+", "#", part, count=1))
+                lowest[key] = min(lowest.get(key, 1 << 30), int(number[0]))
+    found = []
+    for u in units:
+        parts = []
+        for above, part in _steps(u.path):
+            from_one = lowest.get((above, re.sub(r"\d+", "#", part, count=1))) == 1
+            parts.append(re.sub(r"\d+", lambda m: str(int(m[0]) - 1), part, count=1) if from_one else part)
+        found.append(replace(u, label=".".join(parts)))
+    return found
+
+
+def _steps(path: str) -> Iterator[tuple[str, str]]:
+    """Every part of a path with what stands before it."""
+    above = ""
+    for part in path.split("."):
+        yield above, part
+        above = f"{above}.{part}"
+
+
+def _assign(xs: list[Unit], ys: list[Unit], firm: bool) -> list[UnitPair]:
     if not xs or not ys:
         return []
     if len(xs) == len(ys) == 1:
-        alike = likeness(xs[0].path, ys[0].path)
+        alike = likeness(xs[0].label, ys[0].label)
         why = "the only two of this kind and shape" if firm else "the only two of this shape"
         return [UnitPair(xs[0].path, ys[0].path, why, 0.95 if firm else 0.6 + 0.3 * alike)]
-    names = np.array([[likeness(x.path, y.path) for y in ys] for x in xs])
+    names = np.array([[likeness(x.label, y.label) for y in ys] for x in xs])
     order = np.array([[1.0 - abs(i / len(xs) - j / len(ys)) for j in range(len(ys))] for i in range(len(xs))])
     score = names + _ORDER * order
     found = []
