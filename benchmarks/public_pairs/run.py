@@ -144,6 +144,7 @@ def _child(text: str, file: Path) -> None:
                     "counts": result.counts(),
                     "unmatched": len(result.unmatched),
                     "notes": list(result.notes),
+                    "proof": _proof(result.weights),
                     "first": str(first) if first else "",
                     "findings": [str(f) for f in result.findings[:20]],
                 }
@@ -195,8 +196,7 @@ def _let_torchvision_load(torch: Any) -> Any:
 def _cells(report: dict[str, Any]) -> tuple[str, ...]:
     forward, backward = report.get("forward", {}), report.get("backward", {})
     mapped = {True: "mapped", False: "refused", None: "-"}[report.get("mapped")]
-    said = [note for note in forward.get("notes", ()) if "order alone" in note]
-    proof = "-" if not report.get("mapped") else "by order" if said else "none yet"
+    proof = forward.get("proof", "-")
     seconds = sum(p.get("seconds", 0.0) for p in (forward, backward))
     why = report.get("error") or forward.get("first") or backward.get("first") or ""
     if report.get("failed"):
@@ -212,6 +212,12 @@ def _cells(report: dict[str, Any]) -> tuple[str, ...]:
         f"{seconds:.1f}",
         _short(why),
     )
+
+
+def _proof(mapping: Any) -> str:
+    """How much of the map running has proven; "names" where names and shapes left nothing to prove."""
+    proven = sum(1 for e in mapping if e.proof)
+    return f"{proven}/{len(mapping)}" if proven else "names"
 
 
 def _short(text: str, most: int = 160) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .adapters._registry import adapter_for
@@ -66,8 +67,10 @@ def align(
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
     notes: list[str] = []
     mapping = comparing.pop("mapping", None)
+    carried = None
     if weights:
         report = copy_weights(reference, candidate, mapping=mapping, inputs=given, skip=skip, seed=seed)
+        carried = report.mapping
         notes += report.notes
     comparing["mapping"] = _module_hints(mapping, reference, candidate)
     traces = []
@@ -80,7 +83,7 @@ def align(
         for trace, side in zip(traces, ("reference", "candidate"), strict=True):
             _refuse_no_gradient(trace, side)
     result = compare(traces[0], traces[1], progress=progress, **comparing)
-    return result if not notes else _with_notes(result, notes)
+    return replace(result, notes=(*result.notes, *notes), weights=carried)
 
 
 def _refuse_no_gradient(trace: Trace, side: str) -> None:
@@ -102,9 +105,3 @@ def _module_hints(mapping: Any, reference: Any, candidate: Any) -> dict[str, str
         for model in (reference, candidate)
     ]
     return Hints.parse(mapping).of_modules(modules[0], modules[1])
-
-
-def _with_notes(result: Result, notes: Sequence[str]) -> Result:
-    from dataclasses import replace
-
-    return replace(result, notes=(*result.notes, *notes))

@@ -273,7 +273,49 @@ class _Comparison:
             found.append(PairResult(pair, _verdict(pair.reference, diffs), diffs))
             if progress is not None:
                 progress(i + 1, len(pairs))
-        return found
+        return self._reached_by_flips(found) if self._flipped else found
+
+    def _reached_by_flips(self, results: list[PairResult]) -> list[PairResult]:
+        """Results of the backward pass that were left open since flips reach them, decided where they can be.
+
+        A flip reaches a part of what lies upstream of it: all the rest must agree as if there were none. A gradient of
+        parameters sums over both parts, and is off by about as much as what it was made of.
+        """
+        self._given = None
+        came_back = {
+            (r.reference.path, r.reference.step): _error(r, "out")
+            for r in results
+            if r.reference.phase is Phase.BACKWARD and r.reference.kind is Kind.MODULE
+        }
+        decided = []
+        for result in results:
+            record = result.reference
+            given = _error(result, "out")
+            if record.phase is Phase.GRADIENT:
+                given = came_back.get((record.path, record.step), 0.0)
+            diffs = tuple(
+                replace(d, verdict=Verdict.NOISE)
+                if d.verdict is Verdict.UNDECIDED
+                and d.basis == "tensors"
+                and record.phase in (Phase.BACKWARD, Phase.GRADIENT)
+                and (d.error or 0.0) <= _HANDED * given
+                and (record.phase is Phase.GRADIENT or self._mostly_agree(result.pair, d))
+                else d
+                for d in result.diffs
+            )
+            decided.append(replace(result, verdict=_verdict(record, diffs), diffs=diffs))
+        return decided
+
+    def _mostly_agree(self, pair: Pair, diff: SlotDiff) -> bool:
+        """Whether nearly all elements that are not zero agree as well as they must where no flip reaches."""
+        left, right = self.reference.tensor(diff.reference), self.candidate.tensor(diff.candidate)
+        fitted = arranged(left, right) if left is not None and right is not None else None
+        if left is None or fitted is None or diff.metrics is None:
+            return False
+        context = replace(self._context(pair, diff.reference, diff.candidate), handed_on=0.0)
+        numbers = _numbers(diff.metrics, left, self.judge)
+        bound = self.judge.limit(numbers, context) * max(numbers.rms_reference, context.floor)
+        return _count_beyond(left, fitted[0], bound) <= _REACHED * np.count_nonzero(left)
 
     def diff(self, pair: Pair, a: Slot, b: Slot) -> SlotDiff:
         context = self._context(pair, a, b)
@@ -807,19 +849,37 @@ class _Comparison:
         """Calls whose input differs although what it was made from agrees: the fault lies in between, in code that has
         no partner. By the two values that differ."""
         found: dict[tuple[int, int], PairResult] = {}
+        detours = {s.value for r in forward if r.rejoins for s in r.reference.outputs()}
         for result in forward:
             if result.verdict is not Verdict.BUG or result.rejoins:
                 continue
             for diff in self._data(result):
                 if diff.verdict is not Verdict.BUG:
                     continue
-                before = made.get(diff.reference.value)
-                if before is None and diff.reference.value not in self.flow.makers:
+                if diff.reference.value not in made and diff.reference.value not in self.flow.makers:
                     continue  # an input of the network itself
-                if before is not None and before.verdict is Verdict.BUG:
+                if self._came_wrong(diff.reference.value, made, detours):
                     continue  # handed on
                 found.setdefault((diff.reference.value, diff.candidate.value), result)
         return found
+
+    def _came_wrong(self, value: int, made: Mapping[int, SlotDiff], detours: set[int]) -> bool:
+        """Whether a value differed where it was made, or what it was made from by calls without a partner did.
+
+        That a value on another way to the same numbers (`detours`) differs does not explain what is made of it.
+        """
+        waiting, seen = [value], {value}
+        while waiting and len(seen) <= _LONGEST_WAY_ROUND:
+            current = waiting.pop()
+            if current in made:
+                if made[current].verdict is Verdict.BUG and (current == value or current not in detours):
+                    return True
+                continue
+            maker = self.flow.makers.get(current)
+            more = {s.value for s in maker.inputs() if s.param is None} - seen if maker is not None else set()
+            seen |= more
+            waiting += sorted(more)
+        return False
 
     def _between_finding(self, result: PairResult, values: tuple[int, int]) -> Finding:
         makers = [flow.makers.get(value) for flow, value in zip((self.flow, self.candidate_flow), values, strict=True)]
@@ -936,12 +996,21 @@ class _Comparison:
 
     def _missing_findings(self) -> list[Finding]:
         found = []
+        around = [
+            _around(((p.reference, p.candidate)[n] for p in self.matching.pairs), flow.ancestors)
+            for n, flow in enumerate((self.flow, self.candidate_flow))
+        ]
         for side, records, layers, flow in (
             ("reference", self.matching.unmatched_reference, self.layers[0], self.flow),
             ("candidate", self.matching.unmatched_candidate, self.layers[1], self.candidate_flow),
         ):
             for record in records:
+                own = side == "reference"
                 if _within(record, layers, flow.ancestors):
+                    continue
+                if record.phase is Phase.FORWARD and record.call_id in around[0 if own else 1]:
+                    continue  # it only holds what has a partner
+                if record.phase is Phase.FORWARD and _hands_on(record):
                     continue
                 if self.phases is not None and record.phase not in self.phases:
                     continue
@@ -955,7 +1024,6 @@ class _Comparison:
                     message = f"its parameters are on the {side}'s side only"
                 else:
                     message = f"called on the {side}'s side only"
-                own = side == "reference"
                 found.append(
                     Finding(
                         verdict=Verdict.MISSING,
@@ -982,6 +1050,12 @@ _KINKED = frozenset(
 
 #: The share of a gradient's elements that may lie at a kink.
 _FEW = 1e-3
+
+#: The share of a gradient that flips downstream of it may reach for the rest to show that it is the same.
+_REACHED = 0.25
+
+#: How much a call may magnify the error of a gradient that flips have brought into it.
+_HANDED = 2.0
 
 #: How much further than the error that flips bring in what is made of them may be off.
 _SPREAD = 8.0
@@ -1055,6 +1129,22 @@ def _within(record: Record, layers: frozenset[int], parents: Mapping[int, int | 
             return True
         parent = parents.get(parent)
     return False
+
+
+def _around(records: Iterable[Record], parents: Mapping[int, int | None]) -> set[int]:
+    """The calls that any of `records` was made in."""
+    found: set[int] = set()
+    for record in records:
+        parent = record.parent_id
+        while parent is not None and parent not in found:
+            found.add(parent)
+            parent = parents.get(parent)
+    return found
+
+
+def _hands_on(record: Record) -> bool:
+    """Whether a call returned nothing but what it was given: Identity, and Dropout that is switched off."""
+    return bool(record.outputs()) and {s.value for s in record.outputs()} <= {s.value for s in record.inputs()}
 
 
 def _neutral(params: Mapping[tuple[str, str], ParamInfo], record: Record, slot: Slot, array: Array) -> Array:

@@ -4,13 +4,8 @@
     candidate's process: build the model -> take the weights             -> run it under capture -> trace
     this process:        compare the two traces
 
-A side is a file and the name of a function in it: ``ref.py:build``. The function takes nothing and returns
-
-* the model, or
-* ``(model, loss)``, where `loss` is a function of the model's output (None: the mean of the outputs), or
-* a dict with ``model`` and, as wanted, ``loss`` and ``inputs``.
-
-The name may also be that of a model itself. Each process needs only numpy and scipy beside the framework of its side;
+A side is a file and the name of a function in it: ``ref.py:build``; `twinscope.building` says what it returns. Without
+a loss the mean of the outputs is taken. Each process needs only numpy and scipy beside the framework of its side;
 Twinscope is taken from where this process has it, so another interpreter need not have it installed.
 
 Weights and inputs cross as traces (`twinscope.store`): any dtype, checksums, no pickle.
@@ -18,7 +13,6 @@ Weights and inputs cross as traces (`twinscope.store`): any dtype, checksums, no
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -26,29 +20,29 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from . import errors, patterns
-from .adapters._registry import adapter_for, package_of
+from . import errors
+from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
+from .building import Built, advice, attribute, built_by, from_numpy_file, inputs_in, load, spec_of, users_traceback
 from .capturing import Plan
 from .comparing import compare
 from .errors import OptionError, SideError, TwinscopeError, WeightError
+from .hints import Hints, as_pairs
 from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, TensorMeta
 from .result import Result
 from .running import InputPair, Inputs, watch_once
 from .store import Trace, TraceWriter
-from .weights import Weights, copy_weights
+from .weights import WeightMap, Weights, copy_weights
+from .weights.copy import as_map
 
-_COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "judge"})
-_BUILT = ("model", "loss", "inputs")
+_COMPARE = frozenset({"atol", "rtol", "mode", "phases", "judge"})
 _LOG_TAIL = 30  # lines of what a process printed that are shown when it dies
 
 
@@ -62,6 +56,8 @@ def align_isolated(
     out: str | os.PathLike[str] | None = None,
     weights: bool = True,
     backward: bool = True,
+    mapping: Any = None,
+    skip: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     seed: int = 0,
     level: str = "op",
     keep: str | int = "tensors",
@@ -75,12 +71,16 @@ def align_isolated(
 
         result = align_isolated("ref.py:build", "cand.py:build", inputs="x.npz", candidate_python="envs/ms/bin/python")
 
-    `reference` and `candidate` are ``FILE:NAME``; what NAME may be is told in this module's first lines. `inputs`:
+    `reference` and `candidate` are ``FILE:NAME``; what NAME may be is told in `twinscope.building`. `inputs`:
 
     * None: what the reference's function returned under ``inputs``;
     * a path ending in ``.npz`` (``arr_0``... or ``0``... are positional, other names are keywords) or ``.npy``;
     * ``FILE:NAME``, a function or a value in a file, read by the reference's process;
     * or what `align` takes: arrays, a tuple, a dict, `Inputs`, `InputPair`.
+
+    `mapping` and `skip` are as in `align`. The two models never meet, so that the map of their weights comes from names
+    and shapes alone; where these do not decide, make the map with `map_weights` where both frameworks are, and hand in
+    the file it was saved to.
 
     `out` keeps the two traces and what the processes printed; without it nothing is left behind. `stage` is told what
     is being done. The other options are those of `align`; losses come from the sides' functions.
@@ -93,8 +93,8 @@ def align_isolated(
     plan = {"level": str(level), "keep": keep, "backward": backward, **options}
     Plan.parse(**plan)
     sides = (
-        _Side("reference", *_spec(reference, "reference", "build"), _python(reference_python, "reference_python")),
-        _Side("candidate", *_spec(candidate, "candidate", "build"), _python(candidate_python, "candidate_python")),
+        _Side("reference", *spec_of(reference, "reference", "build"), _python(reference_python, "reference_python")),
+        _Side("candidate", *spec_of(candidate, "candidate", "build"), _python(candidate_python, "candidate_python")),
     )
     say = stage or (lambda text: None)
     work = Path(tempfile.mkdtemp(prefix="twinscope-"))
@@ -103,7 +103,8 @@ def align_isolated(
         job: dict[str, Any] = {
             "plan": {k: _jsonable(v, k) for k, v in plan.items()},
             "seed": seed,
-            "mapping": _jsonable(comparing.get("mapping"), "mapping"),
+            "mapping": _given_map(mapping, work / "map.json"),
+            "skip": _jsonable(skip, "skip"),
             "saved_inputs": str(work / "inputs"),
             "weights": str(work / "weights") if weights else None,
             "inputs": _given_inputs(inputs, work / "inputs"),
@@ -114,7 +115,7 @@ def align_isolated(
             notes += side.run(job, place, work)
         say("comparing")
         traces = [Trace.open(place / side.role) for side in sides]
-        result = compare(*traces, progress=progress, **comparing)
+        result = compare(*traces, mapping=_of_modules(mapping, traces), progress=progress, **comparing)
         return replace(result, notes=(*result.notes, *notes)) if notes else result
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -189,23 +190,6 @@ class _Side:
         )
 
 
-def _spec(text: str, option: str, default: str) -> tuple[Path, str]:
-    """``FILE:NAME`` taken apart; NAME may be left out."""
-    if not isinstance(text, (str, os.PathLike)):
-        raise OptionError(
-            f"{option}={type(text).__name__} is not a file and a name",
-            hint=f'write "file.py:{default}"; models that live in this process are for twinscope.align',
-        )
-    whole = os.fspath(text)
-    file, colon, name = whole.rpartition(":")
-    if not colon or not name.isidentifier():
-        file, name = whole, default
-    path = Path(file).expanduser().absolute()
-    if not path.is_file():
-        raise OptionError(f"{option}: there is no file {file}", hint=f"write FILE:NAME, such as model.py:{default}")
-    return path, name
-
-
 def _python(python: str | os.PathLike[str] | None, option: str) -> str:
     if python is None:
         return sys.executable
@@ -242,6 +226,32 @@ def _jsonable(value: Any, option: str) -> Any:
     )
 
 
+def _given_map(mapping: Any, place: Path) -> Any:
+    """What the candidate's process is told of the weights: where a map or hints lie, or the hints themselves."""
+    if isinstance(mapping, WeightMap):
+        mapping.save(place)
+        return str(place)
+    if isinstance(mapping, (str, os.PathLike)):
+        return os.path.abspath(mapping)
+    return _jsonable(as_pairs(mapping, "mapping"), "mapping")
+
+
+def _of_modules(mapping: Any, traces: Sequence[Trace]) -> dict[str, str]:
+    """What the user's hints say of modules; what they say of parameters was for copying."""
+    if as_map(mapping) is not None:
+        return {}
+    said = Hints.parse(mapping)
+    sides = [t.manifest.modules for t in traces]
+    named = [{path: m.path for m in side for path in (m.path, *m.aliases)} for side in sides]
+    held = [{path: path for m in side for p in m.params for path in _names(m, p)} for side in sides]
+    said.of_tensors(named[0], held[0], held[1])  # without weights nobody else would notice a hint that fits nothing
+    return said.of_modules(named[0], named[1])
+
+
+def _names(module: ModuleInfo, param: ParamInfo) -> list[str]:
+    return [f"{path}.{param.name}" if path else param.name for path in (module.path, *module.aliases)]
+
+
 def _given_inputs(inputs: Any, place: Path) -> dict[str, str] | None:
     """Where the reference's process finds its inputs: saved at `place` already, or in a file of the user's."""
     if inputs is None:
@@ -249,39 +259,15 @@ def _given_inputs(inputs: Any, place: Path) -> dict[str, str] | None:
     if isinstance(inputs, (str, os.PathLike)):
         text = os.fspath(inputs)
         if text.endswith((".npz", ".npy")):
-            inputs = _from_numpy_file(Path(text))
+            inputs = from_numpy_file(Path(text))
         else:
-            file, name = _spec(text, "inputs", "inputs")
+            file, name = spec_of(text, "inputs", "inputs")
             return {"file": str(file), "name": name}
     _save_inputs(inputs, None, place)
     return {}
 
 
-def _from_numpy_file(path: Path) -> Inputs:
-    hint = 'write it with np.savez("inputs.npz", x) or np.savez("inputs.npz", ids=ids, mask=mask)'
-    try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return Inputs(found)
-        with found:
-            arrays = {name: found[name] for name in found.files}
-    except FileNotFoundError:
-        raise OptionError(f"inputs: there is no file {path}", hint=hint) from None
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise OptionError(f"inputs: {path} cannot be read: {error}", hint=hint) from error
-    positions = {name: name.removeprefix("arr_") for name in arrays}
-    positional = sorted((n for n, p in positions.items() if p.isdecimal()), key=lambda n: int(positions[n]))
-    return Inputs(*(arrays[n] for n in positional), **{n: a for n, a in arrays.items() if n not in positional})
-
-
 # -- in a side's process ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    model: Any
-    loss: Callable[[Any], Any] | None = None
-    inputs: Any = None
 
 
 def run_side(order: str) -> int:
@@ -295,8 +281,8 @@ def run_side(order: str) -> int:
         answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything; the parent is told
         what = f"{type(error).__qualname__}: {error}".rstrip(": ")
-        message = f"{doing[0]} raised {what}\n\n{_users_traceback(error)}"
-        answer = {"error": {"kind": "SideError", "message": message.rstrip(), "hint": _advice(error)}}
+        message = f"{doing[0]} raised {what}\n\n{users_traceback(error)}"
+        answer = {"error": {"kind": "SideError", "message": message.rstrip(), "hint": advice(error)}}
     part = job["answer"] + ".part"
     with open(part, "w", encoding="utf-8") as file:
         json.dump(answer, file)
@@ -310,16 +296,16 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
     # as `python FILE` has it, and the working directory last, where `python -m` would have it first
     sys.path[:] = [str(file.parent), *sys.path, os.getcwd()]
     doing[0] = f"loading {file.name}"
-    target = _attribute(_load(file), file, job["name"])
+    target = attribute(load(file), file, job["name"])
     doing[0] = f"calling {job['name']}()"
-    built = _built(target, f"{file.name}:{job['name']}")
+    built = built_by(target, f"{file.name}:{job['name']}")
     adapter = adapter_for(built.model)
     notes = []
     saved = Path(job["saved_inputs"])
     if is_reference:
         if job["inputs"] is None or job["inputs"]:
             doing[0] = "making the inputs"
-            _save_inputs(_make_inputs(job["inputs"], built, file), adapter, saved)
+            _save_inputs(_make_inputs(job["inputs"], built), adapter, saved)
     elif built.inputs is not None:
         notes.append("the candidate's own inputs were not used: both sides got the reference's")
     inputs = _load_inputs(saved)
@@ -328,95 +314,35 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
         if is_reference:
             _save_weights(built.model, adapter, Path(job["weights"]))
         else:
-            notes += copy_weights(_saved_weights(Path(job["weights"])), built.model, mapping=job["mapping"]).notes
+            notes += _copied(_saved_weights(Path(job["weights"])), built.model, job)
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
     watch_once(adapter, built.model, own, built.loss, Plan.parse(**job["plan"]), job["seed"], job["trace"])
     return notes
 
 
-def _load(file: Path) -> ModuleType:
-    """The user's file as a module, named after the file unless that name is taken."""
-    name = file.stem if file.stem not in sys.modules and file.stem.isidentifier() else f"{file.stem}_"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise OptionError(f"{file.name} is not a Python file", hint="name a .py file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _attribute(module: ModuleType, file: Path, name: str) -> Any:
+def _copied(weights: Weights, model: Any, job: Mapping[str, Any]) -> tuple[str, ...]:
     try:
-        return getattr(module, name)
-    except AttributeError:
-        legal = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        return copy_weights(weights, model, mapping=job["mapping"], skip=job["skip"]).notes
+    except WeightError as error:
+        if job["mapping"] is not None and as_map(job["mapping"]) is not None:
+            raise
+        raise WeightError(
+            error.message,
+            hint="make the map where both frameworks are, with inputs to prove it: "
+            "twinscope map REF CAND --inputs X -o map.json; and hand it in: --map map.json, or mapping=",
+        ) from error
+
+
+def _make_inputs(where: Mapping[str, str] | None, built: Built) -> Any:
+    if where is not None:
+        return inputs_in(Path(where["file"]), where["name"])
+    if built.inputs is None:
         raise OptionError(
-            f"{file.name} has no {name}",
-            hint=patterns.did_you_mean(name, legal) if legal else f"define a function {name}() that returns the model",
-        ) from None
-
-
-def _built(target: Any, spec: str) -> _Built:
-    """What the user's function returned, checked; `target` may be the model itself."""
-    hint = "return the model, (model, loss), or a dict with 'model' and, as wanted, 'loss' and 'inputs'"
-    if package_of(target) is not None:
-        return _Built(target)
-    if not callable(target):
-        raise OptionError(f"{spec} is a {type(target).__name__}, neither a function nor a model", hint=hint)
-    found = target()
-    if isinstance(found, Mapping):
-        for key in found:
-            if key not in _BUILT:
-                raise OptionError(f"{spec} returned a dict with {key!r}", hint=patterns.did_you_mean(str(key), _BUILT))
-        if "model" not in found:
-            raise OptionError(f"{spec} returned a dict without 'model'", hint=hint)
-        built = _Built(**found)
-    elif isinstance(found, tuple):
-        if len(found) != 2:
-            raise OptionError(f"{spec} returned a tuple of {len(found)}", hint=hint)
-        built = _Built(*found)
-    elif found is None:
-        raise OptionError(f"{spec} returned None", hint=hint)
-    else:
-        built = _Built(found)
-    if built.loss is not None and not callable(built.loss):
-        raise OptionError(f"{spec}: the loss is a {type(built.loss).__name__}, not a function", hint=hint)
-    return built
-
-
-def _make_inputs(where: Mapping[str, str] | None, built: _Built, file: Path) -> Any:
-    if where is None:
-        if built.inputs is None:
-            raise OptionError(
-                "there are no inputs",
-                hint="give --inputs inputs.npz or --inputs FILE:NAME, or return a dict with 'inputs' from the function",
-            )
-        return built.inputs
-    source = Path(where["file"])
-    loaded = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(source)), None)
-    found = _attribute(loaded or _load(source), source, where["name"])
-    return found() if callable(found) and not isinstance(found, (Inputs, InputPair)) else found
-
-
-def _users_traceback(error: BaseException) -> str:
-    """The traceback without Twinscope's frames and those that load the file."""
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    shown = traceback.TracebackException.from_exception(error)
-    link: traceback.TracebackException | None = shown
-    while link is not None:
-        link.stack = traceback.StackSummary.from_list(
-            [f for f in link.stack if not f.filename.startswith((package, "<frozen importlib"))]
+            "there are no inputs",
+            hint="give --inputs inputs.npz or --inputs FILE:NAME, or return a dict with 'inputs' from the function",
         )
-        link = link.__cause__ or link.__context__
-    return "".join(shown.format())
-
-
-def _advice(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f"{sys.executable} has no {error.name}; name another interpreter, or install it there"
-    return "this is an error in the code of that side, or in how it is called; the traceback says where"
+    return built.inputs
 
 
 # -- what crosses ----------------------------------------------------------------------------------------------------

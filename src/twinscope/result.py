@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .match import Matching, Pair
 from .metrics import Metrics
 from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdict
+
+if TYPE_CHECKING:
+    from .weights import WeightMap
 
 #: from the worst to the best
 SEVERITY = (Verdict.BUG, Verdict.PRECISION, Verdict.UNDECIDED, Verdict.NOISE, Verdict.EXACT)
@@ -122,6 +125,7 @@ class Result:
     matching: Matching
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    weights: WeightMap | None = None  # how `align` carried the weights across
 
     def __bool__(self) -> bool:
         return self.verdict is Overall.SAME
@@ -145,6 +149,7 @@ class Result:
             "counts": self.counts(),
             "notes": list(self.notes),
             "options": dict(self.options),
+            **({"weights": self.weights.summary} if self.weights is not None else {}),
             "reference": {"framework": self.reference.framework, "model": self.reference.model},
             "candidate": {"framework": self.candidate.framework, "model": self.candidate.model},
             "first_divergence": self.first_divergence.to_dict() if self.first_divergence else None,

@@ -488,7 +488,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     found = read_checkpoint(tmp_path / "b.pdparams")
     assert list(found) == ["dense.w", "dense.b", "bn.scale"] == list(report.written)
     assert equal(found["dense.w"], arrays["fc.weight"].T.copy())
-    assert report.direction == "reference to candidate" and report.notes == ()
+    assert report.direction == "reference to candidate" and report.notes == report.left == () and report
     back = convert_checkpoint(tmp_path / "b.pdparams", tmp_path / "c.pth", str(tmp_path / "map.json"))
     assert back.direction == "candidate to reference"
     again = read_checkpoint(tmp_path / "c.pth")
@@ -554,7 +554,8 @@ def test_not_strict_converts_what_fits(tmp_path: Path, target: str) -> None:
     report = convert_checkpoint(tmp_path / "a.pth", tmp_path / f"b{target}", simple_map(), strict=False)
     assert report.written == ("dense.w", "bn.scale")
     assert sorted(read_checkpoint(tmp_path / f"b{target}")) == ["bn.scale", "dense.w"]
-    assert any(note.startswith("left out: fc.bias [4] is not in the file") for note in report.notes)
+    assert [text.split(";")[0] for text in report.left] == ["fc.bias [4] is not in the file"]
+    assert not report and "\nleft out: fc.bias [4] is not in the file" in str(report)
 
 
 @pytest.mark.parametrize("target", EXTENSIONS)
@@ -577,7 +578,7 @@ def test_what_fails_while_writing_is_left_out_or_refused(tmp_path: Path, target:
     assert "are not equal" in caught.value.message and "cannot be left out" in caught.value.message
     assert os.listdir(tmp_path) == ["a.safetensors"]
     report = convert_checkpoint(tmp_path / "a.safetensors", tmp_path / f"b{target}", mapping, strict=False)
-    assert report.written == ("fine",) and len(report.notes) == 2
+    assert report.written == ("fine",) and len(report.left) == 2
     assert {k: v.tolist() for k, v in read_checkpoint(tmp_path / f"b{target}").items()} == {"fine": [3, 3]}
 
 

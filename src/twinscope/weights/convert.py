@@ -45,13 +45,17 @@ class ConvertReport:
     direction: str  # "reference to candidate", "candidate to reference" or "as it is"
     written: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # what `strict=False` left out, and why
 
     def __len__(self) -> int:
         return len(self.written)
 
+    def __bool__(self) -> bool:
+        return not self.left
+
     def __str__(self) -> str:
         first = f"{self.source} -> {self.target}: {len(self.written)} names written ({self.direction})"
-        return "\n".join([first, *self.notes])
+        return "\n".join([first, *(f"left out: {problem}" for problem in self.left), *self.notes])
 
 
 def convert_checkpoint(
@@ -82,7 +86,7 @@ def convert_checkpoint(
     Python's pickle, which runs what the file says. Tensors go through one at a time.
 
     Raises `WeightError` listing everything that is missing, unexpected, unsure, or of another shape or kind; with
-    `strict=False` what fits is written, and the rest is in the report's notes. A tensor gets the dtype that the map
+    `strict=False` what fits is written, and `left` in the report has the rest. A tensor gets the dtype that the map
     says its model has.
     """
     start, goal = Path(source), Path(target)
@@ -108,8 +112,9 @@ def convert_checkpoint(
         problems += run.failed.values()
         jobs = [job for number, job in enumerate(jobs) if number not in run.failed]
     written = tuple(name for job in jobs for spec in job.specs for name in spec.names)
-    left = [f"left out: {problem}" for problem in problems]
-    return ConvertReport(str(start), str(goal), plan.direction, written, (*plan.notes, *left, *run.notes))
+    return ConvertReport(
+        str(start), str(goal), plan.direction, written, (*plan.notes, *run.notes), tuple(dict.fromkeys(problems))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..running import InputPair, watch_once
 from ..store import Trace
 from .mapper import Draft, draft
 from .model import Weights
-from .proof import prove
+from .proof import prove, prove_recorded
 from .weightmap import WeightMap
 
 #: Below this an entry made from names and shapes alone is worth being proven by running.
@@ -66,26 +66,53 @@ def find_map(reference: Any, candidate: Any, inputs: InputPair, said: Hints, see
     """The map as `align` needs it: from names and shapes where these are plain, otherwise by running."""
     plain = draft(weights_of(reference), weights_of(candidate), said)
     found = plain.map()
-    if found.complete and not plain.choices and all(e.confidence >= _PLAIN for e in found.entries):
+    if _is_plain(plain, found):
         return found
     try:
         return prove(_run(reference, candidate, inputs, said, seed), reference, candidate, inputs, seed)
     except TwinscopeError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's own code: models that do not fit often take other inputs
-        return replace(found, notes=(*found.notes, f"nothing was proven: a model cannot be run ({_brief(error)})"))
+        return _unproven(found, error)
 
 
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".split("\n")[0][:200]
+def find_map_recorded(
+    reference: Weights, trace: Trace, candidate: Any, inputs: Any, said: Hints, seed: int
+) -> WeightMap:
+    """`find_map` where of the reference there is no more than its weights and a trace of its run, tensors kept."""
+    plain = draft(reference, weights_of(candidate), said)
+    found = plain.map()
+    if _is_plain(plain, found):
+        return found
+    adapter = adapter_for(candidate)
+    try:
+        made = _drafted(reference, candidate, trace, watch_once(adapter, candidate, inputs, None, _LOOK, seed), said)
+        return prove_recorded(made, trace, candidate, inputs, seed)
+    except TwinscopeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        return _unproven(found, error)
+
+
+def _is_plain(plain: Draft, found: WeightMap) -> bool:
+    return found.complete and not plain.choices and all(e.confidence >= _PLAIN for e in found.entries)
+
+
+def _unproven(found: WeightMap, error: Exception) -> WeightMap:
+    why = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+    return replace(found, notes=(*found.notes, f"nothing was proven: a model cannot be run ({why})"))
 
 
 def _run(reference: Any, candidate: Any, inputs: InputPair, said: Hints, seed: int) -> Draft:
-    traces = (_look(reference, inputs.reference, seed), _look(candidate, inputs.candidate, seed))
-    first, second = weights_of(reference), weights_of(candidate)
-    named = tuple({path: m.path for m in w.modules for path in (m.path, *m.aliases)} for w in (first, second))
-    matching = match(*traces, hints=said.of_modules(named[0], named[1]))
-    return draft(first, second, said, traces, matching)
+    first, second = _look(reference, inputs.reference, seed), _look(candidate, inputs.candidate, seed)
+    return _drafted(weights_of(reference), candidate, first, second, said)
+
+
+def _drafted(reference: Weights, candidate: Any, first: Trace, second: Trace, said: Hints) -> Draft:
+    own = weights_of(candidate)
+    named = [{path: m.path for m in w.modules for path in (m.path, *m.aliases)} for w in (reference, own)]
+    matching = match(first, second, hints=said.of_modules(named[0], named[1]))
+    return draft(reference, own, said, (first, second), matching)
 
 
 def _look(model: Any, inputs: Any, seed: int) -> Trace:

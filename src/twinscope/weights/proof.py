@@ -26,8 +26,10 @@ from ..adapters._registry import adapter_for
 from ..adapters.base import Adapter, Array
 from ..errors import WeightError
 from ..metrics import arranged
+from ..records import Kind, Phase
 from ..replaying import SeenCall, given_to, keep_calls, replay
 from ..running import InputPair, as_arguments, unchanged
+from ..store import Trace
 from .linking import Link
 from .mapper import Choice, Draft, enclosing, permuted, repackings
 from .transforms import Chain, Each, Omit, Untie
@@ -68,6 +70,32 @@ def prove(
         _shake(draft, sides[0], read)
         prover = _Prover(draft, sides[0].watch(), sides[1], read, math.inf if not trust_names else _NAMED)
         return prover.settle()
+
+
+def prove_recorded(draft: Draft, trace: Trace, candidate: Any, inputs: Any, seed: int) -> WeightMap:
+    """`prove` against a trace of the reference, whose weights nobody can shake: what is alike may stay unproven."""
+    known = _recorded(trace)
+    if "" not in known:
+        note = "nothing was proven: the reference's trace holds no tensors of its outputs"
+        return replace(draft.map(), notes=(*draft.map().notes, note))
+    adapter = adapter_for(candidate)
+    with unchanged(adapter, candidate):
+        return _Prover(draft, known, _Side(adapter, candidate, inputs, seed), draft.a.reader(), _NAMED).settle()
+
+
+def _recorded(trace: Trace) -> dict[str, SeenCall]:
+    """The first call of every module whose tensors a trace holds."""
+    found: dict[str, SeenCall] = {}
+    for record in trace.records:
+        if record.kind is not Kind.MODULE or record.phase is not Phase.FORWARD or record.nth or record.path in found:
+            continue
+        inputs = [trace.tensor(s) for s in record.inputs() if s.param is None]
+        outputs = [trace.tensor(s) for s in record.outputs()]
+        if outputs and not any(a is None for a in (*inputs, *outputs)):
+            found[record.path] = SeenCall(
+                (), {}, tuple(a for a in inputs if a is not None), tuple(a for a in outputs if a is not None)
+            )
+    return found
 
 
 class _Side:
