@@ -7,7 +7,7 @@ known to belong together.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from twinscope.running import as_arguments
 from twinscope.weights.transforms import Split
 from zoo import NAMES, normal, zoo
 from zoo.forms import FORMS, IMAGE, SEQUENCE, WORDS, forms
-from zoo.twins import TWISTS, Twist, known_as, make_twin, tensors
+from zoo.twins import TWISTS, Twist, make_twin, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -205,6 +205,18 @@ def test_another_form_is_found_by_running(pair: tuple[str, str], names: tuple[st
     fill(pair[0], models[0], 7)
     copy_weights(*models[::-1], mapping=back)
     assert distance(pair, models, given) < 1e-4
+
+
+@pytest.mark.parametrize("names", FORMS, ids="-".join)
+def test_a_twin_of_another_form(pair: tuple[str, str], names: tuple[str, str]) -> None:
+    """Everything at once: packed or split, and no name, order or place in the tree to go by."""
+    models = both(pair, names)
+    make_twin(pair[1], models[1], replace(TWISTS["all"], seed=5))
+    mapping = map_weights(*models, InputPair(*FORMS[names]))
+    if "bare" in names[1] and not mapping.complete:
+        return  # bare matrices without names are called by nobody: which is which may be left open, but not wrong
+    assert mapping.complete, str(mapping)
+    assert_carried(pair, models, mapping, FORMS[names])
 
 
 #: Of one name, kind and shape on both sides: only running tells that the two are not used alike.

@@ -1,4 +1,4 @@
-"""The mapper on models that are described by hand: pairs of modules at rest, hints, rules, links that become entries."""
+"""The mapper on models described by hand: pairs of modules at rest, hints, rules, links that become entries."""
 
 from __future__ import annotations
 

@@ -68,6 +68,12 @@ FORMS: dict[tuple[str, str], tuple[Any, Any]] = {
     ("frozen", "sequential"): (SEQUENCE, SEQUENCE),
     ("towers", "towers_reordered"): (SEQUENCE, SEQUENCE),
     ("vit", "vit_other"): (IMAGE, IMAGE),
+    ("grouped_apart", "grouped_packed"): (SEQUENCE, SEQUENCE),
+    ("gated_apart", "gated_packed"): (SEQUENCE, SEQUENCE),
+    ("summed", "summed_reordered"): (SEQUENCE, SEQUENCE),
+    ("spare", "spare_renamed"): (SEQUENCE, SEQUENCE),
+    ("own_norm", "layer_norm"): (SEQUENCE, SEQUENCE),
+    ("stem", "stem_flat"): (IMAGE, IMAGE),
 }
 
 
@@ -531,6 +537,115 @@ def _structures(k: Any) -> dict[str, Callable[[], Any]]:
             y = self.norm(y) if self.packed else self.final(y)
             return self.head(y[:, 0])
 
+    class Grouped(k.Module):
+        """More queries than keys and values, which all heads share."""
+
+        def __init__(self, packed: bool) -> None:
+            super().__init__()
+            self.packed = packed
+            half = DIM // HEADS
+            if packed:
+                self.qkv = k.linear(DIM, DIM + 2 * half)
+            else:
+                self.v = k.linear(DIM, half)
+                self.k = k.linear(DIM, half)
+                self.q = k.linear(DIM, DIM)
+            self.out = k.linear(DIM, DIM)
+
+        def forward(self, x: Any) -> Any:
+            half = DIM // HEADS
+            if self.packed:
+                y = self.qkv(x)
+                q, key, v = y[:, :, :DIM], y[:, :, DIM : DIM + half], y[:, :, DIM + half :]
+            else:
+                q, key, v = self.q(x), self.k(x), self.v(x)
+            return self.out(_attend(k, q, k.cat([key] * HEADS, 2), k.cat([v] * HEADS, 2)))
+
+    class Gated(k.Module):
+        """A gate and what goes through it, in two projections or in one."""
+
+        def __init__(self, packed: bool) -> None:
+            super().__init__()
+            self.packed = packed
+            if packed:
+                self.w12 = k.linear(DIM, 2 * WIDE)
+                self.w3 = k.linear(WIDE, DIM)
+            else:
+                self.up_proj = k.linear(DIM, WIDE)
+                self.gate_proj = k.linear(DIM, WIDE)
+                self.down_proj = k.linear(WIDE, DIM)
+
+        def forward(self, x: Any) -> Any:
+            if self.packed:
+                y = self.w12(x)
+                return x + self.w3(k.tanh(y[:, :, :WIDE]) * y[:, :, WIDE:])
+            return x + self.down_proj(k.tanh(self.gate_proj(x)) * self.up_proj(x))
+
+    class Summed(k.Module):
+        """Two that are added: either may stand for the other."""
+
+        def __init__(self, names: Sequence[str]) -> None:
+            super().__init__()
+            for name in names:
+                setattr(self, name, k.linear(DIM, DIM))
+            self.names = names
+
+        def forward(self, x: Any) -> Any:
+            return k.tanh(getattr(self, self.names[0])(x) + getattr(self, self.names[1])(x))
+
+    class Spare(k.Module):
+        """With a head that evaluation does not use."""
+
+        def __init__(self, names: Sequence[str]) -> None:
+            super().__init__()
+            for name, out in zip(names, (DIM, 5, 3), strict=True):
+                setattr(self, name, k.linear(DIM, out))
+            self.names = names
+
+        def forward(self, x: Any) -> Any:
+            return getattr(self, self.names[2])(k.tanh(getattr(self, self.names[0])(x)))
+
+    class OwnNorm(k.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = k.parameter(np.ones(DIM))
+            self.shift = k.parameter(np.zeros(DIM))
+
+        def forward(self, x: Any) -> Any:
+            x = x - x.mean(-1, **{k.keepdim: True})
+            variance = (x * x).mean(-1, **{k.keepdim: True})
+            return x * (variance + 1e-5) ** -0.5 * self.scale + self.shift
+
+    class Normed(k.Module):
+        def __init__(self, norm: Callable[[], Any]) -> None:
+            super().__init__()
+            self.first = k.linear(DIM, DIM)
+            self.norm = norm()
+            self.second = k.linear(DIM, DIM)
+            self.last = norm()
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.second(k.tanh(self.norm(self.first(x)))))
+
+    class Stem(k.Module):
+        """Convolutions, norms and a head after flattening: the head's columns go by channel, height, width."""
+
+        def __init__(self, flat: bool) -> None:
+            super().__init__()
+            self.conv = k.conv(3, 4, 4, 4)
+            if flat:
+                self.body = k.sequential(k.linear(16, WIDE), Tanh(), k.linear(WIDE, WIDE))
+            else:
+                self.fc1 = k.conv(4, WIDE, 2)
+                self.fc2 = k.conv(WIDE, WIDE, 1)
+            self.flat = flat
+
+        def forward(self, x: Any) -> Any:
+            x = k.tanh(self.conv(x))
+            if self.flat:
+                return self.body(k.reshape(x, 2, 16))
+            return k.reshape(self.fc2(k.tanh(self.fc1(x))), 2, WIDE)
+
     def frozen() -> Any:
         made = MLP()
         k.freeze(made)
@@ -546,6 +661,18 @@ def _structures(k: Any) -> dict[str, Callable[[], Any]]:
             k.linear(DIM, WIDE), Tanh(), k.linear(WIDE, WIDE), Tanh(), k.linear(WIDE, 3)
         ),
         "frozen": frozen,
+        "grouped_apart": lambda: Grouped(False),
+        "grouped_packed": lambda: Grouped(True),
+        "gated_apart": lambda: Gated(False),
+        "gated_packed": lambda: Gated(True),
+        "summed": lambda: Summed(("a", "b")),
+        "summed_reordered": lambda: Summed(("y", "x")),
+        "spare": lambda: Spare(("body", "aux", "head")),
+        "spare_renamed": lambda: Spare(("trunk", "extra", "final")),
+        "own_norm": lambda: Normed(OwnNorm),
+        "layer_norm": lambda: Normed(lambda: k.layer_norm(DIM)),
+        "stem": lambda: Stem(False),
+        "stem_flat": lambda: Stem(True),
         "branches": Branches,
         "branches_reordered": lambda: Branches((2, 0, 1)),
         "branches_listed": lambda: Branches(listed=True),

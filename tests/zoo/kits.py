@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 
-@lru_cache(maxsize=None)
+@cache
 def kit(framework: str) -> Any:
     """The parts of one framework, under names that all have: `Module` (with ``forward``), `linear`, `permute`, ..."""
     return {"torch": _torch, "paddle": _paddle, "mindspore": _mindspore}[framework]()
@@ -29,6 +29,7 @@ def _torch() -> Any:
 
     return SimpleNamespace(
         name="torch",
+        keepdim="keepdim",
         Module=nn.Module,
         linear=nn.Linear,
         conv=lambda i, o, k, stride=1, padding=0: nn.Conv2d(i, o, k, stride, padding),
@@ -71,6 +72,7 @@ def _paddle() -> Any:
 
     return SimpleNamespace(
         name="paddle",
+        keepdim="keepdim",
         Module=nn.Layer,
         linear=nn.Linear,
         conv=lambda i, o, k, stride=1, padding=0: nn.Conv2D(i, o, k, stride, padding),
@@ -128,6 +130,7 @@ def _mindspore() -> Any:
     assert ms.get_context("mode") == ms.PYNATIVE_MODE
     return SimpleNamespace(
         name="mindspore",
+        keepdim="keep_dims",
         Module=Module,
         linear=nn.Dense,
         conv=conv,

@@ -303,7 +303,7 @@ class _Drafter:
         for side in (0, 1):
             one = [s for s in self.stocks[side] if self._free(side, s) and len(s.roles) == 1 and not s.params[0].buffer]
             many = [s for s in self.stocks[1 - side] if self._free(1 - side, s) and not s.params[0].buffer]
-            groups = self._siblings(many)
+            groups = self._siblings(1 - side, many)
             # a bare matrix may lie the other way round, used as x @ w
             big_ones = [(big, turned, self._bias_beside(side, turned)) for big in one for turned in _either_way(big)]
             for big, turned, bias in big_ones:
@@ -315,17 +315,30 @@ class _Drafter:
                 best = max(fitting, key=lambda g: self._near(side, big, g))
                 self._pack(side, turned, best, bias)
 
-    def _siblings(self, stocks: Sequence[Stock]) -> list[list[Stock]]:
+    def _siblings(self, side: int, stocks: Sequence[Stock]) -> list[list[Stock]]:
         """Runs of two to four tensors that lie side by side and differ in at most their first axis."""
+        calls = self._calls(side)
         rows: dict[Hashable, list[Stock]] = defaultdict(list)
         for stock in stocks:
             if len(stock.roles) == 1 and len(stock.shapes[0]) >= 2:
                 parent = stock.owner.path.rpartition(".")[0] if stock.owner.kind else stock.owner.path
+                while parent and calls and parent not in calls:  # a container that nobody calls
+                    parent = parent.rpartition(".")[0]
                 rows[(parent, stock.shapes[0][1:])].append(stock)
         found = []
         for row in rows.values():
+            if all(stock.owner.path in calls for stock in row):
+                row.sort(key=lambda stock: calls[stock.owner.path])
             for size in (2, 3, 4):
                 found += [row[i : i + size] for i in range(len(row) - size + 1)]
+        return found
+
+    def _calls(self, side: int) -> dict[str, int]:
+        """The modules that were called, with the place of their first call; none when nothing was run."""
+        found: dict[str, int] = {}
+        for record in self.traces[side].records if self.traces is not None else ():
+            if record.kind is Kind.MODULE:
+                found.setdefault(record.path, record.call_id)
         return found
 
     def _bias_beside(self, side: int, stock: Stock) -> Stock | None:

@@ -30,10 +30,10 @@ from ..records import Kind, Phase
 from ..replaying import SeenCall, given_to, keep_calls, replay
 from ..running import InputPair, as_arguments, unchanged
 from ..store import Trace
-from .linking import Link
+from .linking import Link, joined
 from .mapper import Choice, Draft, enclosing, permuted, repackings
 from .transforms import Chain, Each, Omit, Untie
-from .weightmap import Entry, WeightMap
+from .weightmap import Entry, WeightMap, carried
 
 #: Relative errors of an output that two right implementations stay below, by its dtype. A wrong weight is far off.
 _AGREES = {"float64": 1e-5, "float32": 1e-3, "float16": 0.03, "bfloat16": 0.15}
@@ -171,6 +171,7 @@ class _Prover:
         self.draft, self.known, self.side, self.read = draft, known, side, read
         self.most_sure = most_sure
         self.given: dict[str, Entry] = {}
+        self.held = {h.path: h for h in draft.b.held()}
         self.errors: dict[str, float] = {}
         self.runs = 0
         self.give()
@@ -184,18 +185,18 @@ class _Prover:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    def give(self) -> None:
-        """Give the candidate what the draft says, as far as that is news."""
-        found = self.draft.map()
-        for entry in found.entries:
+    def give(self, links: Sequence[Link] | None = None) -> None:
+        """Give the candidate what the draft says, or these links of it, as far as that is news."""
+        for entry in self.draft.entries() if links is None else joined(links):
             if all(_alike(self.given.get(p), entry) for p in entry.candidate):
                 continue
             try:
-                for _, path, array in found.arrays(self.read, [entry]):
-                    self.side.adapter.assign(self.side.places[path], array)
-                    self.given[path] = entry
+                made = carried(entry, self.read, self.held)
             except WeightError:
                 continue  # for the copying to say; what was not given shows in the outputs
+            for path, array in made:
+                self.side.adapter.assign(self.side.places[path], array)
+                self.given[path] = entry
 
     def partner(self, path: str) -> str | None:
         """The candidate's module that is called as the reference's is, where both were called."""
@@ -266,7 +267,7 @@ class _Prover:
             if self.runs >= _MOST_RUNS:
                 break
             trials.append(_Trial(way, self._try(scope, choices, way)))
-            if trials[-1].error <= _NOISE and (first is not None or len(trials) > 1):
+            if min(t.error for t in trials) <= _NOISE and (first is not None or len(trials) > 1):
                 break
         best = min(trials, key=lambda t: t.error)
         alike = [t for t in trials if t.error <= max(_WORSE * best.error, best.error + _NOISE)]
@@ -287,8 +288,20 @@ class _Prover:
         self.errors = {
             p: e for p, e in self.errors.items() if not any(_encloses(p, t) or _encloses(t, p) for t in touched)
         }
-        self.give()
+        self.give(self._together([link for choice in choices for link in choice.links]))
         return self.error(scope)
+
+    def _together(self, links: list[Link]) -> list[Link]:
+        """These links, and all others that share a tensor with them."""
+        names = {p for link in links for stock in (link.a.stock, link.b.stock) for p in (id(stock), *stock.names)}
+        mine = {id(link) for link in links}
+        rest = [*self.draft.links, *(link for choice in self.draft.choices for link in choice.links)]
+        sharing = [
+            link
+            for link in rest
+            if id(link) not in mine and any(not names.isdisjoint(s.names) for s in (link.a.stock, link.b.stock))
+        ]
+        return [*links, *sharing]
 
     # -- doubting ------------------------------------------------------------------------------------------------------
 

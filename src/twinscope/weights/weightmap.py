@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,23 +138,7 @@ class WeightMap:
         """
         held = {h.path: h for h in self.candidate}
         for entry in self.entries if entries is None else entries:
-            name = " + ".join(entry.reference) or "(nothing)"
-            try:
-                made = run(entry.transform, [source(path) for path in entry.reference])
-            except WeightError as error:
-                raise WeightError(f"{name} -> {_joined(entry.candidate)}: {error.message}", hint=error.hint) from error
-            if len(made) != len(entry.candidate):
-                raise WeightError(
-                    f"{name}: the transform gives {len(made)} tensors for {len(entry.candidate)} places",
-                    hint="the map is damaged, or a function of yours returns too few arrays",
-                )
-            for path, array in zip(entry.candidate, made, strict=True):
-                target = held.get(path)
-                if target is not None and array.shape != target.shape:
-                    raise WeightError(
-                        f"{name} becomes {list(array.shape)} and does not fit {target}",
-                        hint="the map was made for other models",
-                    )
+            for path, array in carried(entry, source, held):
                 yield entry, path, array
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -301,6 +285,28 @@ class WeightMap:
         if any(left):
             parts.append(f"unmatched: {left[0]} of the reference, {left[1]} of the candidate")
         return ", ".join(parts)
+
+
+def carried(entry: Entry, source: Callable[[str], Array], held: Mapping[str, Held]) -> list[tuple[str, Array]]:
+    """What one entry makes of the reference's arrays, by path of the candidate, whose tensors are `held`."""
+    name = _joined(entry.reference) or "(nothing)"
+    try:
+        made = run(entry.transform, [source(path) for path in entry.reference])
+    except WeightError as error:
+        raise WeightError(f"{name} -> {_joined(entry.candidate)}: {error.message}", hint=error.hint) from error
+    if len(made) != len(entry.candidate):
+        raise WeightError(
+            f"{name}: the transform gives {len(made)} tensors for {len(entry.candidate)} places",
+            hint="the map is damaged, or a function of yours returns too few arrays",
+        )
+    for path, array in zip(entry.candidate, made, strict=True):
+        target = held.get(path)
+        if target is not None and array.shape != target.shape:
+            raise WeightError(
+                f"{name} becomes {list(array.shape)} and does not fit {target}",
+                hint="the map was made for other models",
+            )
+    return list(zip(entry.candidate, made, strict=True))
 
 
 def _ask(entry: Entry) -> str:
