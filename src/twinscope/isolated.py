@@ -39,8 +39,9 @@ from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Reco
 from .result import Result
 from .running import InputPair, Inputs, watch_once
 from .store import Trace, TraceWriter
-from .weights import WeightMap, Weights, copy_weights
-from .weights.copy import as_map
+from .weights import WeightMap, Weights
+from .weights.copy import as_map, give_weights
+from .weights.mapping import find_map_recorded
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "phases", "judge"})
 _LOG_TAIL = 30  # lines of what a process printed that are shown when it dies
@@ -78,9 +79,9 @@ def align_isolated(
     * ``FILE:NAME``, a function or a value in a file, read by the reference's process;
     * or what `align` takes: arrays, a tuple, a dict, `Inputs`, `InputPair`.
 
-    `mapping` and `skip` are as in `align`. The two models never meet, so that the map of their weights comes from names
-    and shapes alone; where these do not decide, make the map with `map_weights` where both frameworks are, and hand in
-    the file it was saved to.
+    `mapping` and `skip` are as in `align`. The two models never meet: where names and shapes do not decide which
+    weights belong together, the candidate is run against the recorded run of the reference. What that leaves open is an
+    error; make the map with `map_weights` where both frameworks are, and hand in the file it was saved to.
 
     `out` keeps the two traces and what the processes printed; without it nothing is left behind. `stage` is told what
     is being done. The other options are those of `align`; losses come from the sides' functions.
@@ -107,6 +108,7 @@ def align_isolated(
             "skip": _jsonable(skip, "skip"),
             "saved_inputs": str(work / "inputs"),
             "weights": str(work / "weights") if weights else None,
+            "recorded": str(place / "reference"),
             "inputs": _given_inputs(inputs, work / "inputs"),
         }
         notes: list[str] = []
@@ -314,16 +316,21 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
         if is_reference:
             _save_weights(built.model, adapter, Path(job["weights"]))
         else:
-            notes += _copied(_saved_weights(Path(job["weights"])), built.model, job)
+            notes += _copied(_saved_weights(Path(job["weights"])), built.model, inputs.candidate, job)
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
     watch_once(adapter, built.model, own, built.loss, Plan.parse(**job["plan"]), job["seed"], job["trace"])
     return notes
 
 
-def _copied(weights: Weights, model: Any, job: Mapping[str, Any]) -> tuple[str, ...]:
+def _copied(weights: Weights, model: Any, inputs: Any, job: Mapping[str, Any]) -> tuple[str, ...]:
+    found = as_map(job["mapping"])
     try:
-        return copy_weights(weights, model, mapping=job["mapping"], skip=job["skip"]).notes
+        if found is None:
+            said = Hints.parse(job["mapping"], job["skip"])
+            trace = Trace.open(job["recorded"])
+            found = find_map_recorded(weights, trace, model, inputs, said, job["seed"])
+        return give_weights(weights, model, found).notes
     except WeightError as error:
         if job["mapping"] is not None and as_map(job["mapping"]) is not None:
             raise

@@ -386,3 +386,66 @@ def test_demo_fails_when_the_bug_is_not_found(tmp_path: Path, monkeypatch: pytes
     outcome = demo.run(tmp_path, pair=("torch", "torch"))
     assert outcome.clean and outcome.broken and not outcome.found
     assert not outcome.passed and "FAILED" in outcome.says
+
+
+ATTENTION = {
+    "torch": """
+import numpy as np
+import torch
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (torch.nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        return self.out(torch.softmax(self.q(x) @ self.k(x).transpose(-1, -2), -1) @ self.v(x))
+
+def build():
+    torch.manual_seed(0)
+    return {"model": Attention(), "inputs": np.random.default_rng(0).standard_normal((2, 3, 8)).astype("float32")}
+""",
+    "paddle": """
+import paddle
+
+class Attention(paddle.nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.d, self.c, self.b, self.a = (paddle.nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        return self.d(paddle.nn.functional.softmax(self.a(x) @ self.c(x).transpose([0, 2, 1]), -1) @ self.b(x))
+
+def build():
+    return Attention()
+
+def build_with_bug():
+    model = Attention()
+    model.forward = lambda x: model.d(paddle.nn.functional.softmax(model.a(x) @ model.b(x).transpose([0, 2, 1]), -1))
+    return model
+""",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.paddle
+def test_weights_whose_names_say_nothing_find_their_place_by_the_recorded_run(tmp_path: Path) -> None:
+    reference, candidate = (f"{_written(tmp_path, fw)}:build" for fw in ("torch", "paddle"))
+    result = align_isolated(reference, candidate)
+    assert result.verdict is Overall.SAME, str(result)
+    assert not any("nothing was proven" in note for note in result.notes)
+
+
+@pytest.mark.torch
+@pytest.mark.paddle
+def test_where_a_recorded_run_does_not_decide_either_the_weights_are_refused(tmp_path: Path) -> None:
+    reference, candidate = _written(tmp_path, "torch"), _written(tmp_path, "paddle")
+    with pytest.raises(WeightError, match="not copied") as caught:
+        align_isolated(f"{reference}:build", f"{candidate}:build_with_bug")
+    assert "twinscope map" in str(caught.value)
+
+
+def _written(folder: Path, framework: str) -> Path:
+    file = folder / f"{framework}_attention.py"
+    file.write_text(ATTENTION[framework])
+    return file
