@@ -279,7 +279,7 @@ class _Comparison:
         """Results of the backward pass that were left open since flips reach them, decided where they can be.
 
         A flip reaches a part of what lies upstream of it: all the rest must agree as if there were none. A gradient of
-        parameters sums over both parts, and is off by about as much as what it was made of.
+        parameters sums over both parts, and is off by no more than what it was made of.
         """
         self._given = None
         came_back = {
@@ -298,8 +298,11 @@ class _Comparison:
                 if d.verdict is Verdict.UNDECIDED
                 and d.basis == "tensors"
                 and record.phase in (Phase.BACKWARD, Phase.GRADIENT)
-                and (d.error or 0.0) <= _HANDED * given
-                and (record.phase is Phase.GRADIENT or self._mostly_agree(result.pair, d))
+                and (
+                    (d.error or 0.0) <= given
+                    if record.phase is Phase.GRADIENT
+                    else (d.error or 0.0) <= _HANDED * given and self._mostly_agree(result.pair, d)
+                )
                 else d
                 for d in result.diffs
             )
@@ -343,10 +346,10 @@ class _Comparison:
         numbers = _numbers(metrics, left, judge)
         verdict = judge.verdict(numbers, context)
         notes = [note] if note else []
-        if verdict is Verdict.BUG and self._may_flip(pair, a):
-            flips = _count_beyond(
-                left, right, judge.limit(numbers, context) * max(numbers.rms_reference, context.floor)
-            )
+        fresh = verdict is Verdict.UNDECIDED and self._may_flip(pair, a) and self._given_back_right(pair)
+        if fresh or (verdict is Verdict.BUG and self._may_flip(pair, a)):
+            own = replace(context, handed_on=0.0) if fresh else context
+            flips = _count_beyond(left, right, judge.limit(numbers, own) * max(numbers.rms_reference, context.floor))
             if flips <= max(1, _FEW * left.size):
                 verdict = Verdict.NOISE
                 error = judge.error(numbers, context)
@@ -370,6 +373,19 @@ class _Comparison:
             metrics=metrics,
             note="; ".join(notes),
         )
+
+    def _given_back_right(self, pair: Pair) -> bool:
+        """Whether the gradients that a call was handed agree as if there were no flips: what is off is its own."""
+        for a, b in pair.slots:
+            left, right = self.reference.tensor(a), self.candidate.tensor(b)
+            fitted = arranged(left, right) if a.side == "out" and left is not None and right is not None else None
+            if left is None or fitted is None:
+                continue
+            numbers = _numbers(compare_arrays(left, fitted[0], equal_nan=True), left, self.judge)
+            context = replace(self._context(pair, a, b), handed_on=0.0)
+            if self.judge.verdict(numbers, context) not in (Verdict.EXACT, Verdict.NOISE):
+                return False
+        return True
 
     def _may_flip(self, pair: Pair, slot: Slot) -> bool:
         """Whether a gradient passed a kink: where an activation is nearly zero, or two elements of a window nearly
@@ -813,9 +829,25 @@ class _Comparison:
         found = sorted([*sources, *between.values()], key=lambda r: order[id(r)])
         makers = {id(r): slots for slots, r in between.items()}
         return [
-            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._random_or(self._finding(r))
+            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._random_or(self._returned(r))
             for r in self._innermost(found)
         ]
+
+    def _returned(self, result: PairResult) -> Finding:
+        """The finding of a call; of a module all of whose parts agree, with what made the value that it returns."""
+        diff = next((d for d in result.diffs if d.reference.side == "out" and d.verdict is Verdict.BUG), None)
+        finding = self._finding(result)
+        if diff is None or self._is_step(result.reference):
+            return finding
+        makers = [
+            flow.makers.get(slot.value)
+            for flow, slot in zip((self.flow, self.candidate_flow), (diff.reference, diff.candidate), strict=True)
+        ]
+        a, b = makers
+        if a is None or b is None or a.call_id == result.reference.call_id or b.call_id == result.candidate.call_id:
+            return finding
+        text = f"what it returns was made by {_made_in(a)} (reference) and {_made_in(b)} (candidate)"
+        return replace(finding, message="; ".join(t for t in (finding.message, text) if t))
 
     def _random_or(self, finding: Finding) -> Finding:
         """Dropout that is switched on cannot agree between frameworks: no bug, and nothing after it is decided."""
@@ -883,7 +915,7 @@ class _Comparison:
 
     def _between_finding(self, result: PairResult, values: tuple[int, int]) -> Finding:
         makers = [flow.makers.get(value) for flow, value in zip((self.flow, self.candidate_flow), values, strict=True)]
-        names = [f"{m.op}() in {m.path or 'the root'}" if m is not None else "an input" for m in makers]
+        names = [_made_in(m) if m is not None else "an input" for m in makers]
         diff = next(d for d in result.diffs if (d.reference.value, d.candidate.value) == values)
         finding = self._finding(result)
         return replace(
@@ -1265,6 +1297,10 @@ def _error(result: PairResult | None, side: str) -> float:
     """The largest error among a pair's inputs or outputs."""
     diffs = result.diffs if result is not None else ()
     return max((d.error for d in diffs if d.error is not None and d.reference.side == side), default=0.0)
+
+
+def _made_in(record: Record) -> str:
+    return f"{record.op}() in {record.path or 'the root'}"
 
 
 def _shape(slot: Slot) -> str:

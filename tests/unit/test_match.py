@@ -8,6 +8,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -787,6 +788,99 @@ def test_single_outputs_pair_whatever_their_shape() -> None:
     pair = pair_of(checked(first, third), "m")
     assert slot_names(pair) == [("in.0", "in.0")]
     assert len(pair.unmatched_slots) == 3
+
+
+def norms(framework: str, inside: bool, act: str = "torch.relu", after: str = "torch.relu") -> FakeTrace:
+    """A norm that activates too, or a norm with the activation after it."""
+    t = TraceFactory(framework)
+    t.module("conv", "conv2d", weight=(4, 3, 3, 3))
+    t.module("bn", "batch_norm2d", type="user.NormAct" if inside else None, weight=(4,), bias=(4,))
+    t.infos["bn"] = replace(t.infos["bn"], builtin=not inside)
+    t.module("head", "conv2d", weight=(5, 4, 3, 3))
+    x = t.tensor((2, 3, 8, 8))
+    with t.call("", x) as root:
+        h = t.leaf("conv", x, out=(2, 4, 6, 6))
+        if inside:
+            with t.call("bn", h) as bn:
+                y = t.op(act, t.op("torch.batch_norm", h))
+                bn.returns(y)
+        else:
+            y = t.op(after, t.leaf("bn", h, inner="torch.batch_norm"))
+        root.returns(t.leaf("head", y, out=(2, 5, 4, 4)))
+    return t.trace()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_norm_that_activates_too_is_paired_by_what_it_is_made_of(turned: bool) -> None:
+    traces = [norms("torch", inside=True), norms("paddle", inside=False)]
+    found = checked(*(traces[::-1] if turned else traces))
+    pairs = {pair[::-1] if turned else pair for pair in where(found)}
+    assert {("bn · batch_norm", "bn"), ("bn · relu", "(root) · relu"), ("head", "head")} <= pairs
+    assert ("bn", "bn") not in pairs
+    assert modules(found)["bn"] == "bn", "its parameters are"
+
+
+def test_a_norm_that_activates_otherwise_is_paired_by_what_it_is_made_of() -> None:
+    found = checked(norms("torch", inside=True, act="torch.gelu"), norms("paddle", inside=False))
+    assert {("bn · batch_norm", "bn"), ("bn · gelu", "(root) · relu")} <= set(where(found))
+
+
+def test_a_norm_that_activates_where_the_other_side_never_does_is_paired_as_it_is() -> None:
+    found = checked(norms("torch", inside=True), norms("paddle", inside=False, after="torch.roll"))
+    assert ("bn", "bn") in where(found)
+
+
+def stages(framework: str, end: bool) -> FakeTrace:
+    """A reduction at the end of the first stage, or at the start of the second."""
+    t = TraceFactory(framework)
+    for stage in (0, 1):
+        t.module(f"stage{stage}")
+        for n in range(3):
+            t.module(f"stage{stage}.fc{n}", "linear", weight=(6 + n, 5 + n + stage))
+    down = "stage0.down" if end else "stage1.down"
+    t.module(down, "linear", weight=(11, 10))
+    x = t.tensor((4, 5), "x")
+    with t.call("", x) as root:
+        for stage in (0, 1):
+            with t.call(f"stage{stage}", x) as call:
+                if stage == 1 and not end:
+                    x = t.leaf(down, x, out=(4, 11), content="down")
+                for n in range(3):
+                    x = t.leaf(f"stage{stage}.fc{n}", x, out=(4, 6 + n), content=f"{stage} {n}")
+                if stage == 0 and end:
+                    x = t.leaf(down, x, out=(4, 11), content="down")
+                call.returns(x)
+        root.returns(x)
+    return t.trace()
+
+
+def test_what_the_whole_network_returns_is_always_a_pair() -> None:
+    def net(framework: str, inside: bool) -> FakeTrace:
+        t = TraceFactory(framework)
+        t.module("fc", "linear", weight=(6, 5))
+        x = t.tensor((4, 5))
+        with t.call("", x) as root:
+            y = t.leaf("fc", x, out=(4, 6))
+            if inside:
+                y = t.op("torch.mean", y, out=())
+            root.returns(y)
+        if not inside:
+            t.op("torch.mean", y, out=())
+        return t.trace()
+
+    for forms in ((True, False), (False, True)):
+        found = checked(*(net("torch", inside) for inside in forms))
+        assert ("(root)", "(root)") in where(found)
+
+
+def test_containers_that_end_elsewhere_are_no_pair_of_calls() -> None:
+    found = checked(stages("torch", end=False), stages("paddle", end=True))
+    assert modules(found)["stage0"] == "stage0" and modules(found)["stage1.down"] == "stage0.down"
+    pairs = where(found)
+    assert ("stage0", "stage0") not in pairs, "they do not end with the same"
+    assert ("stage1", "stage1") in pairs, "they do"
+    same = checked(stages("torch", end=True), stages("paddle", end=True))
+    assert ("stage0", "stage0") in where(same)
 
 
 def test_addition_the_other_way_round() -> None:

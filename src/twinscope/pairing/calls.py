@@ -68,18 +68,29 @@ class CallMatcher:
         Their outputs are then no pair, but what they are made of is: a norm layer that activates too, where the other
         side calls the activation by itself; a stage that ends with the reduction that the next one begins with.
         """
+        if not x.record.path or not y.record.path:
+            return False  # what the networks as a whole return is always compared
         if x.module in self.modules.overlapping:
             return not agrees(x.output, y.output)
-        if x.name != y.name or x.name == "module" or x.name in COMPOSITE:
+        if x.name != y.name or x.name in COMPOSITE:
             return False
-        more = self._added(x), self._added(y)
-        if bool(more[0]) == bool(more[1]) or agrees(x.output, y.output):
+        if x.name == "module":
+            more = self._longer(x, y), self._longer(y, x)
+        else:
+            more = self._added(x), self._added(y)
+        if bool(more[0]) == bool(more[1]):
             return False
         wide, narrow, side = (x, y, self.b) if more[0] else (y, x, self.a)
         if not _followed(narrow, (more[0] or more[1])[0], side):
             return False  # it is done nowhere: the two are a pair, and differ
         self.opened.add(wide)
         return True
+
+    def _longer(self, call: Call, other: Call) -> list[Call]:
+        """What a container calls after all that the other one does."""
+        steps, others = ([c for c in self._flat(m.children, {}) if c.family != "layout"] for m in (call, other))
+        same = len(steps) > len(others) > 0 and all(c.name == d.name for c, d in zip(steps, others, strict=False))
+        return steps[len(others) :] if same else []
 
     def _added(self, call: Call) -> list[Call]:
         """What a layer of the user's own does to the result of the op that it is named for, before returning it."""
