@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from .weights import copy_weights as copy_weights
     from .weights import map_weights as map_weights
     from .weights import register_transform as register_transform
-    from .weights import transforms as transforms
     from .weights import weight_rule as weight_rule
+    from .weights.convert import ConvertReport as ConvertReport
+    from .weights.convert import convert_checkpoint as convert_checkpoint
+    from .weights.files import read_checkpoint as read_checkpoint
 
 __version__ = "0.1.0"
 
@@ -56,10 +58,9 @@ _PLACES = {
     "result": ("Finding", "Result"),
     "running": ("InputPair", "Inputs"),
     "store": ("Trace",),
-    "weights": (
-        *("Entry", "WeightMap", "copy_weights", "map_weights"),
-        *("register_transform", "transforms", "weight_rule"),
-    ),
+    "weights": ("Entry", "WeightMap", "copy_weights", "map_weights", "register_transform", "weight_rule"),
+    "weights.convert": ("ConvertReport", "convert_checkpoint"),
+    "weights.files": ("read_checkpoint",),
 }
 #: No public name is a module's name: importing the module would shadow it.
 _HOME = {name: module for module, names in _PLACES.items() for name in names}

@@ -1,6 +1,7 @@
 """The command line: the only place that prints and exits.
 
-Exit codes: 0 the same (or all is well), 1 different (or a problem was found), 2 it could not be said.
+Exit codes: 0 the same (or all is well), 1 different (or a problem was found, or something was left over), 2 it could
+not be said.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,7 @@ from .errors import OptionError, TwinscopeError
 
 if TYPE_CHECKING:
     from .doctor import Diagnosis, Package, Plugin
+    from .hints import Hints
     from .result import Result
 
 SAME, DIFFERENT, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
@@ -49,6 +52,32 @@ Maps = Annotated[
         "--map",
         metavar="REF=CAND|FILE",
         help="Pair modules by hand: paths, patterns (enc.{i}=blocks.{i}) or a JSON file; may be repeated.",
+    ),
+]
+AlignMaps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="FILE|REF=CAND",
+        help="A map of the weights, as `twinscope map` writes it; or pair modules by hand, as in compare.",
+    ),
+]
+HintsGiven = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hints",
+        metavar="FILE|REF=CAND",
+        help="Say which paths of modules or parameters belong together, or name a JSON file; may be repeated.",
+    ),
+]
+Skips = Annotated[
+    list[str] | None,
+    typer.Option("--skip", metavar="PATTERN", help="Leave out the weights of these paths: 'aux.**'; may be repeated."),
+]
+GivenInputs = Annotated[
+    str | None,
+    typer.Option(
+        "--inputs", metavar="FILE.npz|FILE.py:NAME", help="Inputs; else what REF's function returned as 'inputs'."
     ),
 ]
 Phases = Annotated[
@@ -128,10 +157,7 @@ def compare(
 def align(
     reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],
     candidate: Annotated[str, typer.Argument(metavar="CAND.py:BUILD", help="The same for the model in question.")],
-    inputs: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.npz|FILE.py:NAME", help="Inputs; else what REF's function returned as 'inputs'."),
-    ] = None,
+    inputs: GivenInputs = None,
     ref_python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter that has the reference's framework.")
     ] = None,
@@ -147,7 +173,9 @@ def align(
     atol: Atol = None,
     rtol: Rtol = None,
     mode: Mode = None,
-    mapping: Maps = None,
+    mapping: AlignMaps = None,
+    hints: HintsGiven = None,
+    skip: Skips = None,
     phase: Phases = None,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -160,7 +188,7 @@ def align(
     """
     with _errors(debug):
         _check_files(json_file, csv_file)
-        hints = _mapping(mapping)
+        given, leave = _for_align(mapping, hints, skip)
         from .isolated import align_isolated
 
         with _Bar() as bar:
@@ -177,12 +205,100 @@ def align(
                 atol=atol,
                 rtol=rtol,
                 mode=mode,
-                mapping=hints,
+                mapping=given,
+                skip=leave,
                 phases=phase or None,
                 stage=bar.stage,
                 progress=bar.progress,
             )
         _finish(result, json_file, csv_file, quiet)
+
+
+@app.command("map")
+def map_command(
+    reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],
+    candidate: Annotated[str, typer.Argument(metavar="CAND.py:BUILD", help="The same for the model in question.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the map here.")] = None,
+    inputs: GivenInputs = None,
+    hints: HintsGiven = None,
+    skip: Skips = None,
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Find out which weights of REF become which of CAND, and how. Exit code: 0 all of them, 1 some are left to decide.
+
+    Both models are built in this process. With inputs both run, which proves the map.
+
+    Example:  twinscope map ref.py:build cand.py:build --inputs x.npz -o map.json
+    """
+    with _errors(debug):
+        _check_files(out)
+        said = _hints(hints, skip)
+        from .building import two_models
+        from .report.mapping import render_map
+        from .weights.mapping import map_weights
+
+        with _Bar() as bar, warnings.catch_warnings(), redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")  # of the frameworks, when they are imported
+            bar.stage("building the models")
+            with two_models(reference, candidate, inputs) as (first, second, given):
+                bar.stage("mapping the weights")
+                found = map_weights(first, second, given, hints=said, seed=seed)
+        print(render_map(found, brief=quiet, **_look()))
+        if out is not None:
+            found.save(out)
+        raise typer.Exit(SAME if found.complete else DIFFERENT)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Checkpoint of one model.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Checkpoint of its twin; the extension says which.")],
+    mapping: Annotated[
+        Path | None, typer.Option("--map", metavar="FILE", help="The map that `twinscope map -o FILE` wrote.")
+    ] = None,
+    as_is: Annotated[bool, typer.Option("--as-is", help="No map: another kind of file, same names, same layouts.")] = (
+        False
+    ),
+    reverse: Annotated[
+        bool | None,
+        typer.Option(
+            "--reverse/--forward",
+            show_default=False,
+            help="From candidate to reference. Else the names in SOURCE tell.",
+        ),
+    ] = None,
+    no_strict: Annotated[bool, typer.Option("--no-strict", help="Write what fits, say what does not.")] = False,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Run what a .pdparams says. Of people whom you trust, only.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace TARGET if it is there.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Write the weights of a checkpoint as one of the twin model. Needs no framework. Exit code: 1 some were left out.
+
+    Example:  twinscope convert model.pth model.pdparams --map map.json
+    """
+    with _errors(debug):
+        if (mapping is None) is not as_is:
+            raise OptionError(
+                "a conversion needs --map FILE" if mapping is None else "--map and --as-is exclude each other",
+                hint="--as-is keeps names and layouts, which suits two models of one framework only",
+            )
+        from .weights.convert import convert_checkpoint
+
+        report = convert_checkpoint(
+            source,
+            target,
+            mapping,
+            reverse=reverse,
+            strict=not no_strict,
+            allow_pickle=allow_pickle,
+            overwrite=overwrite,
+        )
+        print(report)
+        raise typer.Exit(SAME if report else DIFFERENT)
 
 
 @app.command()
@@ -335,32 +451,71 @@ def _finish(result: Result, json_file: Path | None, csv_file: Path | None, quiet
     raise typer.Exit({Overall.SAME: SAME, Overall.DIFFERENT: DIFFERENT}.get(result.verdict, UNKNOWN))
 
 
-def _mapping(given: Sequence[str] | None) -> list[tuple[str, str]] | None:
+def _mapping(given: Sequence[str] | None, option: str = "--map") -> list[tuple[str, str]] | None:
     """Pairs of paths from ``REF=CAND`` and from JSON files: an object, or a list of pairs."""
     if not given:
         return None
-    found: list[tuple[str, str]] = []
-    for item in given:
-        left, equals, right = item.partition("=")
-        if equals and not Path(item).is_file():
-            found.append((left.strip(), right.strip()))
-            continue
-        try:
-            with open(item, encoding="utf-8") as file:
-                read = json.load(file)
-        except OSError as error:
+    return [pair for item in given for pair in _pair(item) or _pairs_of_file(item, option)]
+
+
+def _pair(item: str) -> list[tuple[str, str]]:
+    left, equals, right = item.partition("=")
+    return [(left.strip(), right.strip())] if equals and not Path(item).is_file() else []
+
+
+def _pairs_of_file(item: str, option: str) -> list[tuple[str, str]]:
+    try:
+        with open(item, encoding="utf-8") as file:
+            read = json.load(file)
+    except OSError as error:
+        raise OptionError(
+            f"{option} {item}: {error.strerror}", hint=f"write {option} REF=CAND, or name a JSON file"
+        ) from error
+    except ValueError as error:
+        raise OptionError(f"{option} {item} is not JSON: {error}", hint='write {"encoder.0": "blocks.0"}') from error
+    if isinstance(read, dict) and "twinscope_map" in read:
+        raise OptionError(
+            f"{option} {item} is a map of weights, which is of no use here",
+            hint="pair modules: --map encoder.0=blocks.0",
+        )
+    pairs = list(read.items()) if isinstance(read, dict) else read
+    if not isinstance(pairs, list) or not all(
+        isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(x, str) for x in p) for p in pairs
+    ):
+        raise OptionError(f"{option} {item} does not hold pairs of paths", hint='write {"encoder.0": "blocks.0"}')
+    return [(p[0], p[1]) for p in pairs]
+
+
+def _hints(given: Sequence[str] | None, skip: Sequence[str] | None) -> Hints:
+    """What the user says of the weights, from ``REF=CAND``, hint files and ``--skip``, all of it together."""
+    from .hints import Hints
+
+    said = Hints.parse(None, skip)
+    for item in given or ():
+        more = Hints.parse(_pair(item) or item)
+        sides = [(*old, *new) for old, new in zip(said.skip, more.skip, strict=True)]
+        said = Hints((*said.pairs, *more.pairs), (sides[0], sides[1]))
+    return said
+
+
+def _for_align(
+    maps: Sequence[str] | None, given: Sequence[str] | None, skip: Sequence[str] | None
+) -> tuple[str | list[tuple[str, str]] | None, dict[str, list[str]] | None]:
+    """`mapping` and `skip` of `align_isolated`: a saved map, or all that was said by hand."""
+    from .weights.weightmap import WeightMap
+
+    saved = [item for item in maps or () if WeightMap.is_saved(item)]
+    if saved:
+        if len(maps or ()) > 1 or given or skip:
             raise OptionError(
-                f"--map {item}: {error.strerror}", hint="write --map REF=CAND, or name a JSON file"
-            ) from error
-        except ValueError as error:
-            raise OptionError(f"--map {item} is not JSON: {error}", hint='write {"encoder.0": "blocks.0"}') from error
-        pairs = list(read.items()) if isinstance(read, dict) else read
-        if not isinstance(pairs, list) or not all(
-            isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(x, str) for x in p) for p in pairs
-        ):
-            raise OptionError(f"--map {item} does not hold pairs of paths", hint='write {"encoder.0": "blocks.0"}')
-        found += [(p[0], p[1]) for p in pairs]
-    return found
+                f"--map {saved[0]} is a whole map of the weights, and something else was said beside it",
+                hint="give it alone, or hand the hints to `twinscope map`",
+            )
+        return saved[0], None
+    said = _hints(given, skip)
+    pairs = [*(_mapping(maps) or ()), *said.pairs]
+    reference, candidate = map(list, said.skip)
+    return pairs or None, {"reference": reference, "candidate": candidate} if reference or candidate else None
 
 
 class _Bar:

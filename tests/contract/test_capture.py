@@ -24,10 +24,10 @@ import pytest
 
 from twinscope import Phase, Trace, capture
 from twinscope.adapters._registry import by_name
-from twinscope.running import Inputs, as_arguments
 from twinscope.capturing import Capture, Plan, TwinscopeWarning
 from twinscope.errors import CaptureError, OptionError, TraceWriteError
 from twinscope.records import Kind, Record, Slot
+from twinscope.running import Inputs, as_arguments
 from zoo import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore")

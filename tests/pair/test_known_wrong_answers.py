@@ -11,8 +11,8 @@ import pytest
 
 from twinscope import Inputs, Overall, Phase, Verdict, align, capture, compare, copy_weights
 from twinscope.adapters._registry import by_name
-from twinscope.running import as_arguments
 from twinscope.errors import OptionError, WeightError
+from twinscope.running import as_arguments
 from zoo import normal, zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore")

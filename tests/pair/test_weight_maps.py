@@ -76,6 +76,12 @@ def equal(before: dict[str, Any], after: dict[str, Any]) -> bool:
     return list(before) == list(after) and all(x.tobytes() == after[path].tobytes() for path, x in before.items())
 
 
+def spare(pair: tuple[str, str], more: bool) -> None:
+    """Skip what shows nothing that is mindspore's own: its runs take ten times as long as the others'."""
+    if more and "mindspore" in pair:
+        pytest.skip("the same is tried with the other frameworks, which are faster")
+
+
 # -- twins of the zoo ------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +132,7 @@ def assert_carried(
 @pytest.mark.parametrize("kind", TWISTS)
 @pytest.mark.parametrize("name", RUNNING)
 def test_a_twin_is_found_by_running(pair: tuple[str, str], name: str, kind: str) -> None:
+    spare(pair, kind in ("renamed", "reordered"))
     reference, candidate, inputs, ours, theirs = twins(pair, name, TWISTS[kind])
     before = [contents(f, m) for f, m in zip(pair, (reference, candidate), strict=True)]
     mapping = map_weights(reference, candidate, inputs)
@@ -138,6 +145,7 @@ def test_a_twin_is_found_by_running(pair: tuple[str, str], name: str, kind: str)
 @pytest.mark.parametrize("seed", range(1, 3))
 @pytest.mark.parametrize("name", ["mlp", "conv_bn", "transformer_block", "lstm", "recompute"])
 def test_the_draw_does_not_change_the_map(pair: tuple[str, str], name: str, seed: int) -> None:
+    spare(pair, seed > 1)
     reference, candidate, inputs, ours, theirs = twins(pair, name, replace(TWISTS["all"], seed=seed))
     mapping = map_weights(reference, candidate, inputs)
     assert mapping.complete, str(mapping)
@@ -156,6 +164,7 @@ def test_names_that_lie_do_not_win_over_running(pair: tuple[str, str], name: str
 @pytest.mark.parametrize("kind", TWISTS)
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "no_parameters"])
 def test_without_running_nothing_wrong_is_called_sure(pair: tuple[str, str], name: str, kind: str, seed: int) -> None:
+    spare(pair, seed > 0 or kind in ("renamed", "renested"))
     reference, candidate, inputs, ours, theirs = twins(pair, name, replace(TWISTS[kind], seed=seed))
     mapping = map_weights(reference, candidate)
     assert not wrong_pairs(mapping, ours, theirs, sure=True), str(mapping)
@@ -192,6 +201,7 @@ def both(pair: tuple[str, str], names: tuple[str, str]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("way", [1, -1], ids=["there", "back"])
 @pytest.mark.parametrize("names", FORMS, ids="-".join)
 def test_another_form_is_found_by_running(pair: tuple[str, str], names: tuple[str, str], way: int) -> None:
+    spare(pair, way == -1)
     if way == -1 and names[0] == names[1]:
         pytest.skip("the same both ways")
     given = FORMS[names][::way]
@@ -210,6 +220,7 @@ def test_another_form_is_found_by_running(pair: tuple[str, str], names: tuple[st
 @pytest.mark.parametrize("names", FORMS, ids="-".join)
 def test_a_twin_of_another_form(pair: tuple[str, str], names: tuple[str, str]) -> None:
     """Everything at once: packed or split, and no name, order or place in the tree to go by."""
+    spare(pair, names not in (("apart", "packed"), ("stem", "stem_flat"), ("vit", "vit_other")))
     models = both(pair, names)
     make_twin(pair[1], models[1], replace(TWISTS["all"], seed=5))
     mapping = map_weights(*models, InputPair(*FORMS[names]))

@@ -9,15 +9,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import twinscope
 from twinscope.cli import app, main
+from twinscope.report.mapping import render_map
+from twinscope.weights.transforms import Transpose
+from twinscope.weights.weightmap import Entry, Held, WeightMap
 from unit.result_factory import write_trace
 
 SRC = Path(twinscope.__file__).parents[1]
-COMMANDS = ("compare", "show", "doctor", "align", "demo")
+COMMANDS = ("compare", "show", "doctor", "align", "demo", "map", "convert")
 
 
 def run(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -224,3 +229,153 @@ def test_align_needs_files(tmp_path: Path) -> None:
     code, _, err = invoke("align", tmp_path / "a.py:build", tmp_path / "b.py:build")
     assert code == 2
     assert "reference: there is no file" in err and "Hint: write FILE:NAME" in err
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+def weight_map(confidence: float = 0.99) -> WeightMap:
+    return WeightMap(
+        ("torch", "paddle"),
+        ("Net", "Twin"),
+        (Held("fc.weight", (2, 3), "float32"), Held("aux", (2,), "float32"), Held("n", (), "int64", needed=False)),
+        (Held("out.weight", (3, 2), "float32"),),
+        (Entry(("fc.weight",), ("out.weight",), (Transpose(),), "the only two", confidence, options=("other",)),),
+        skipped_reference=("aux",),
+        notes=("a note",),
+    )
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkpoint, and the map that it is converted by."""
+    weight_map().save(tmp_path / "map.json")
+    save_file(
+        {"fc.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "aux": np.ones(2, np.float32)},
+        tmp_path / "a.safetensors",
+    )
+    return tmp_path / "a.safetensors", tmp_path / "map.json"
+
+
+def test_convert(tmp_path: Path, checkpoint: tuple[Path, Path]) -> None:
+    source, mapping = checkpoint
+    target = tmp_path / "b.safetensors"
+    done = run("convert", source, target, "--map", mapping)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{source} -> {target}: 1 names written (reference to candidate)\n")
+    assert load_file(target)["out.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    code, _, err = invoke("convert", source, target, "--map", mapping)
+    assert code == 2 and "b.safetensors is there already" in err
+    assert invoke("convert", source, target, "--map", mapping, "--overwrite")[0] == 0
+    assert invoke("convert", target, tmp_path / "c.safetensors", "--map", mapping)[0] == 0  # the names tell
+    assert np.array_equal(load_file(tmp_path / "c.safetensors")["fc.weight"], load_file(source)["fc.weight"])
+    code, _, err = invoke("convert", target, tmp_path / "d.safetensors", "--map", mapping, "--forward")
+    assert code == 2 and "has none of the names of that side of the map" in err
+    assert not (tmp_path / "d.safetensors").exists()
+
+
+def test_what_a_conversion_leaves_out_is_1(tmp_path: Path, checkpoint: tuple[Path, Path]) -> None:
+    arrays = {**load_file(checkpoint[0]), "extra": np.ones(2, np.float32)}
+    save_file(arrays, checkpoint[0])
+    target = tmp_path / "b.safetensors"
+    code, out, err = invoke("convert", checkpoint[0], target, "--map", checkpoint[1])
+    assert (code, out) == (2, "") and "extra [2] is in the file and not in the torch model" in err
+    assert not target.exists()
+    code, out, _ = invoke("convert", checkpoint[0], target, "--map", checkpoint[1], "--no-strict")
+    assert code == 1 and "left out: extra [2] is in the file" in out
+    assert list(load_file(target)) == ["out.weight"]
+
+
+def test_a_conversion_without_a_map_must_be_asked_for(tmp_path: Path, checkpoint: tuple[Path, Path]) -> None:
+    target = tmp_path / "b.pdparams"
+    code, _, err = invoke("convert", checkpoint[0], target)
+    assert code == 2 and "a conversion needs --map FILE" in err and not target.exists()
+    code, _, err = invoke("convert", checkpoint[0], target, "--map", checkpoint[1], "--as-is")
+    assert code == 2 and "exclude each other" in err and not target.exists()
+    code, out, _ = invoke("convert", checkpoint[0], target, "--as-is")
+    assert code == 0 and "2 names written (as it is)" in out
+
+
+def test_wrong_files_of_a_conversion_are_2(tmp_path: Path, checkpoint: tuple[Path, Path]) -> None:
+    source, mapping = checkpoint
+    for args, said in (
+        ((source, "b.onnx", "--map", mapping), "no checkpoint format has the extension '.onnx'"),
+        ((source, tmp_path / "b.pth", "--map", tmp_path / "none.json"), "none.json cannot be read"),
+        ((source, tmp_path / "b.pth", "--map", source), "is not JSON"),
+        ((tmp_path / "none.pth", tmp_path / "b.pth", "--map", mapping), "none.pth"),
+        ((mapping, tmp_path / "b.pth", "--map", mapping), "map.json"),
+    ):
+        code, out, err = invoke("convert", *args)
+        assert (code, out) == (2, "") and said in err and "fault of twinscope" not in err
+
+
+def test_a_pickle_is_run_only_when_it_is_asked_for(tmp_path: Path, checkpoint: tuple[Path, Path]) -> None:
+    evil = b"\x80\x02cbuiltins\nsorted\nq\x00]q\x01\x85q\x02Rq\x03."
+    (tmp_path / "a.pdparams").write_bytes(evil)
+    code, _, err = invoke("convert", tmp_path / "a.pdparams", tmp_path / "b.pth", "--as-is")
+    assert code == 2 and "builtins.sorted" in err
+    code, _, err = invoke("convert", tmp_path / "a.pdparams", tmp_path / "b.pth", "--as-is", "--allow-pickle")
+    assert code == 2 and "builtins.sorted" not in err  # it ran, and made nothing of use
+
+
+def test_map_needs_files_that_are_there(tmp_path: Path) -> None:
+    code, out, err = invoke("map", tmp_path / "a.py:build", tmp_path / "b.py:build")
+    assert (code, out) == (2, "") and "reference: there is no file" in err
+    (tmp_path / "a.py").write_text("model = 3\nbuild = lambda: 3\n", encoding="utf-8")
+    code, _, err = invoke("map", tmp_path / "a.py:model", tmp_path / "a.py:model")
+    assert code == 2 and "a.py:model is a int, neither a function nor a model" in err
+    code, _, err = invoke("map", tmp_path / "a.py", tmp_path / "a.py")
+    assert code == 2 and "int is not a model of a known framework" in err
+    both = (tmp_path / "a.py", tmp_path / "a.py")
+    code, _, err = invoke("map", *both, "--inputs", tmp_path / "x.npz")
+    assert code == 2 and "inputs: there is no file" in err
+    code, _, err = invoke("map", *both, "-o", tmp_path / "no" / "map.json")
+    assert code == 2 and "there is no directory" in err
+    code, _, err = invoke("map", *both, "--hints", tmp_path / "hints.json")
+    assert code == 2 and "hints.json' cannot be read" in err
+    (tmp_path / "hints.json").write_text('{"map": {}, "skp": []}', encoding="utf-8")
+    code, _, err = invoke("map", *both, "--hints", tmp_path / "hints.json")
+    assert code == 2 and "has 'skp'" in err
+
+
+def test_a_saved_map_stands_alone_and_is_for_align(
+    tmp_path: Path, traces: tuple[Path, Path, Path], checkpoint: tuple[Path, Path]
+) -> None:
+    models = (tmp_path / "a.py", tmp_path / "b.py")
+    for more in (("--map", "fc=fc"), ("--hints", "fc=fc"), ("--skip", "fc.**")):
+        code, _, err = invoke("align", *models, "--map", checkpoint[1], *more)
+        assert code == 2 and "is a whole map of the weights" in err
+    code, _, err = invoke("align", *models, "--map", checkpoint[1])
+    assert code == 2 and "reference: there is no file" in err
+    code, _, err = invoke("compare", traces[0], traces[1], "--map", checkpoint[1])
+    assert code == 2 and "is a map of weights, which is of no use here" in err
+
+
+def test_a_map_as_text() -> None:
+    said = render_map(weight_map(), width=120, unicode=False)
+    assert said.splitlines() == [
+        "COMPLETE: 1 entries, 0 proven by running",
+        "",
+        "  reference  torch, Net",
+        "  candidate  paddle, Twin",
+        "",
+        "What becomes of what",
+        "  reference  candidate   transform  why           sure",
+        "  fc.weight  out.weight  transpose  the only two  0.99",
+        "",
+        "Without a partner",
+        "  reference  n [] int64 (parameter, not needed)",
+        "",
+        "Skipped",
+        "  reference  aux",
+        "",
+        "Notes",
+        "  - a note",
+    ]
+    unsure = render_map(weight_map(0.5), width=40, unicode=False)
+    assert unsure.startswith("INCOMPLETE: 1 entries")
+    assert "Not sure\n  - fc.weight -> out.weight (the only\n    two); it could also be other" in unsure
+    assert "  fc.weight -> out.weight\n      transpose; the only two; 0.50" in unsure
+    assert max(map(len, unsure.splitlines())) <= 40
+    assert render_map(weight_map(), brief=True) == "COMPLETE: 1 entries, 0 proven by running"
+    assert "\x1b" not in render_map(weight_map(), unicode=False) and "\x1b" in render_map(weight_map(), color=True)

@@ -14,6 +14,8 @@ import twinscope
 
 NAMES = [
     "Capture",
+    "ConvertReport",
+    "Entry",
     "Finding",
     "InputPair",
     "Inputs",
@@ -26,6 +28,7 @@ NAMES = [
     "TwinscopeError",
     "TwinscopeWarning",
     "Verdict",
+    "WeightMap",
     "__version__",
     "align",
     "align_isolated",
@@ -33,8 +36,15 @@ NAMES = [
     "capture",
     "compare",
     "compare_arrays",
+    "convert_checkpoint",
     "copy_weights",
+    "map_weights",
+    "read_checkpoint",
+    "register_transform",
+    "weight_rule",
 ]
+
+FUNCTIONS = [n for n in NAMES if n.islower() and n != "__version__" and n != "align_isolated"]
 
 
 def test_the_list_of_names() -> None:
@@ -64,7 +74,7 @@ def test_every_name_says_what_it_is(name: str) -> None:
     assert len(first) > 15
 
 
-@pytest.mark.parametrize("name", ["align", "capture", "compare", "copy_weights", "compare_arrays", "array_stats"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_has_an_example(name: str) -> None:
     function = getattr(twinscope, name)
     text = inspect.getdoc(function) or ""
@@ -77,7 +87,10 @@ def test_every_function_has_an_example(name: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["array_stats", "compare_arrays", "Plan", "Inputs", "InputPair", "TwinscopeError"])
+@pytest.mark.parametrize(
+    "name",
+    ["array_stats", "compare_arrays", "Plan", "Inputs", "InputPair", "TwinscopeError", "register_transform"],
+)
 def test_examples_that_need_no_framework_run(name: str) -> None:
     found = getattr(twinscope, name)
     tests = doctest.DocTestFinder(recurse=False).find(found, name, module=importlib.import_module(found.__module__))

@@ -319,6 +319,7 @@ class _Prover:
                 self.draft.choices.append(choice)
                 worse = self.error(scope)
                 if self.decide(scope, [choice], None) and self.error(scope) < worse / _WORSE:
+                    self._against_names(choice)
                     if self.agrees(scope):
                         break
                     continue
@@ -326,6 +327,17 @@ class _Prover:
                 self.draft.choices.pop()
                 self.draft.links, self.draft.modules = before
                 self.give()
+
+    def _against_names(self, choice: Choice) -> None:
+        apart = [
+            (link.a.path, link.b.path)
+            for link, before in zip(choice.links, choice.ways[0][1], strict=False)
+            if before.confidence >= _NAMED and link.b.key != before.b.key
+        ]
+        if apart:
+            a, b = apart[0]
+            more = f" and {len(apart) - 1} more" if len(apart) > 1 else ""
+            self.draft.notes.append(f"{a} goes to {b}{more}, against their names: the outputs agree only so")
 
     def _holders(self) -> list[str]:
         links = [*self.draft.links, *(link for choice in self.draft.choices for link in choice.links)]
