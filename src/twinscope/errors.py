@@ -3,7 +3,8 @@
     TwinscopeError
     ├── OptionError          an option is misspelt, out of range or contradicts another
     ├── FrameworkError       a framework is missing, clashes with another or cannot do what is asked
-    │   └── NotAModelError   the object handed in belongs to no known framework
+    │   ├── NotAModelError   the object handed in belongs to no known framework
+    │   └── NoFloat64        it has no float64 kernel for what is to be computed
     ├── CaptureError         watching a model went wrong in Twinscope (never the user's own exception)
     ├── TraceError           a trace directory cannot be read or written
     │   ├── TraceFormatError   it is damaged, hostile, or was written by a newer version
@@ -44,6 +45,10 @@ class FrameworkError(TwinscopeError):
 
 class NotAModelError(FrameworkError, TypeError):
     """The object handed in belongs to no known framework."""
+
+
+class NoFloat64(FrameworkError):
+    """A framework has no float64 kernel for what is to be computed: take another estimate of the floor."""
 
 
 class CaptureError(TwinscopeError):

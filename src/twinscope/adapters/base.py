@@ -19,9 +19,11 @@ it to keep, walks nested structures with `leaves`, and comes back for `measure`,
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +59,17 @@ class Sink(Protocol):
     def enter_op(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
     def leave(self, token: Any, output: Any) -> None: ...
     def fail(self, token: Any) -> None: ...
+
+
+class PulledBack(NamedTuple):
+    """What `Adapter.pull_back` gives: tensors of the framework, None for what needs no gradient."""
+
+    #: every tensor that the call returned, as `Adapter.leaves` orders them
+    outputs: tuple[Any, ...]
+    #: the gradient of every tensor among the arguments, as `leaves((args, kwargs))` orders them
+    inputs: tuple[Any | None, ...]
+    #: the gradients of a module's trainable parameters, by path; those of a function are among its inputs
+    parameters: dict[str, Any | None]
 
 
 class Adapter:
@@ -168,6 +181,34 @@ class Adapter:
         """Whether a backward pass is running in this thread: forward calls made now are recomputation."""
         return False
 
+    def told(self) -> Callable[..., Any] | None:
+        """Within `Sink.enter_op`: what is about to be called, which takes the very arguments that are told.
+
+        It may be kept and called later. A name does not say all: a primitive of MindSpore's has its configuration in
+        itself, and the layers of Paddle call private functions under public names. None outside `enter_op`.
+        """
+        return None
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """The public function or Tensor method that `observe` tells under `name`, for a trace of another process.
+
+        It takes the arguments that `enter_op` was given. None where the name does not determine it.
+        """
+        raise NotImplementedError
+
+    def is_inplace(self, name: str) -> bool:
+        """Whether the op of this name changes its first argument.
+
+        ``relu(x, inplace=True)`` does not say so in its name; `version` tells.
+
+        >>> Adapter().is_inplace("torch.Tensor.add_"), Adapter().is_inplace("torch.Tensor.__setitem__")
+        (True, True)
+        >>> Adapter().is_inplace("torch.Tensor.add"), Adapter().is_inplace("torch.Tensor.__rsub__")
+        (False, False)
+        """
+        last = name.rpartition(".")[2]
+        return bool(_INPLACE.fullmatch(last)) or (last.endswith("_") and not last.endswith("__"))
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(
@@ -205,7 +246,80 @@ class Adapter:
         """Put back what `random_state` gave."""
         raise NotImplementedError
 
+    # -- replaying -------------------------------------------------------------------------------------------------
+
+    def pull_back(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        gradients: Sequence[Any | None],
+        fixed: Sequence[Any] = (),
+    ) -> PulledBack:
+        """Call a module or function, and pull gradients of what it returns back through it alone.
+
+        `gradients` are in the order of ``leaves(output)``, None where there is none, and are cast to the dtype of their
+        output. `fixed` are those tensors among the arguments that need no gradient (running statistics). Where a tensor
+        comes twice among the arguments, both places get its total gradient. The tensors in `args` are not changed,
+        whatever the call does to its own; no gradient is stored on any parameter; mode, dtype and random state are the
+        caller's, and so are buffers that the call moves.
+        """
+        raise NotImplementedError
+
+    def widen(self, tensor: Any) -> Callable[[], None] | None:
+        """Make a floating tensor float64 in place, the same object; a function that gives it back its own memory.
+
+        None, and nothing done, where it is no floating tensor or is float64 already.
+        """
+        raise NotImplementedError
+
+    def computing_in_float64(self) -> AbstractContextManager[None]:
+        """While the context is open, what asks for a lower precision (``x.float()``, ``dtype=float32``, a default) gets
+        float64, as far as the framework lets that be seen."""
+        raise NotImplementedError
+
+    def has_float64(self, name: str) -> bool:
+        """False of an op that takes float64 and gives float64, but is known to compute with less."""
+        return True
+
+    def parts(self, module: Any) -> list[Any]:
+        """`module` and every module within it, those included that `modules` does not list."""
+        return [part for _, part in self.modules(module)]
+
+    @contextmanager
+    def in_float64(self, module: Any | None) -> Iterator[None]:
+        """While the context is open, `module` and all within it hold and compute float64: the floor of all noise.
+
+        Parameters, buffers and other tensors that the modules hold as attributes are changed in place; at the end,
+        exceptions included, each has its own memory back, so values, dtype and identity are what they were, and
+        whatever was done to them meanwhile is undone. Attributes that the modules set meanwhile are put back too. With
+        None, or a function, only `computing_in_float64` is open. Where the framework has no float64 kernel for what the
+        module needs, `NoFloat64` is raised, on entry if that is known, else from within.
+        """
+        with ExitStack() as stack:
+            if module is not None and self.is_model(module):
+                parts = self.parts(module)
+                stack.enter_context(_attributes_kept(parts))
+                held = {id(t): t for part in parts for _, t in self.leaves(dict(vars(part)))}
+                for tensor in held.values():
+                    undo = self.widen(tensor)
+                    if undo is not None:
+                        stack.callback(undo)
+            stack.enter_context(self.computing_in_float64())
+            yield
+
     # -- shared by all adapters ------------------------------------------------------------------------------------
+
+    def trainable(self, call: Any) -> dict[str, Any]:
+        """The trainable parameters of a module by path, each once; none of what is no module."""
+        if not self.is_model(call):
+            return {}
+        found: dict[str, Any] = {}
+        for info, module in self.modules(call):
+            wanted = [p.name for p in info.params if p.trainable and p.tied_to is None]
+            held = self.state(module) if wanted else {}
+            found.update({info.param_path(name): held[name] for name in wanted})
+        return found
 
     def default_loss(self, output: Any) -> Any:
         """The sum of the means of every floating tensor in `output`."""
@@ -240,6 +354,55 @@ class Adapter:
         seen = (*_seen, id(obj))
         for key, value in children:
             yield from self.leaves(value, f"{prefix}.{key}" if prefix else key, seen)
+
+
+_INPLACE = re.compile(r"__(set|del)item__|__i(add|sub|mul|matmul|truediv|div|floordiv|mod|pow|and|or|xor|[lr]shift)__")
+
+
+@contextmanager
+def _attributes_kept(modules: Sequence[Any]) -> Iterator[None]:
+    """Put back what modules set on themselves, one level of lists and dicts included: caches, derived weights."""
+    before: list[tuple[Any, Any]] = []
+    for module in modules:
+        own = vars(module)
+        before.append((own, dict(own)))
+        before += [(value, dict(value)) for value in own.values() if type(value) in (dict, OrderedDict)]
+        before += [(value, list(value)) for value in own.values() if type(value) is list]
+    try:
+        yield
+    finally:
+        for holder, content in before:
+            if isinstance(content, list):
+                if [id(v) for v in holder] != [id(v) for v in content]:
+                    holder[:] = content
+                continue
+            if [(k, id(v)) for k, v in holder.items()] != [(k, id(v)) for k, v in content.items()]:
+                holder.clear()
+                holder.update(content)
+
+
+def rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with every part changed, as far as `Adapter.leaves` looks into it; else the value itself.
+
+    >>> rebuilt({"a": (1, [2])}, lambda v: rebuilt(v, lambda w: 3))
+    {'a': (3, 3)}
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(change(v) for v in value))
+    if isinstance(value, (tuple, list)):
+        return list(map(change, value)) if isinstance(value, list) else tuple(map(change, value))
+    if isinstance(value, slice):
+        return slice(change(value.start), change(value.stop), change(value.step))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: change(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **changed)
+    if isinstance(value, Mapping):
+        items = {k: change(v) for k, v in value.items()}
+        try:
+            return items if type(value) is dict else type(value)(items)  # type: ignore[call-arg]
+        except TypeError:  # one that is made in another way
+            return items
+    return value
 
 
 def plain_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

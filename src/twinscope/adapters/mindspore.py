@@ -19,6 +19,7 @@ value_and_grad hands anything out. Hooks that return None change nothing.
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 import threading
@@ -32,9 +33,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import FrameworkError, WeightError
+from ..errors import FrameworkError, NoFloat64, WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
-from .base import Adapter, Array, Sink, plain_attributes
+from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 try:
     import mindspore as ms
@@ -389,6 +390,34 @@ class MindSporeAdapter(Adapter):
         watch = _THREAD.watch
         return watch is not None and watch.backwards > 0
 
+    def told(self) -> Callable[..., Any] | None:
+        return None if _THREAD.watch is None else _THREAD.watch.told
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        """A primitive's name does not say how it was configured: there is a function only for those that cannot be."""
+        place, _, last = name.rpartition(".")
+        if place == "mindspore.Tensor":
+            method = getattr(Tensor, last, None)
+            operator = next(
+                (getattr(Tensor, o) for o, n in _OPERATORS.items() if n == last and hasattr(Tensor, o)), None
+            )
+            return _either(operator, method) if operator is not None else method
+        if place == "mindspore.Parameter":
+            return getattr(Parameter, last, None)
+        if place not in _NAMESPACES and not place.startswith("mindspore.ops.function."):
+            return None
+        found = getattr(sys.modules.get(place), last, None)
+        if isinstance(found, type):
+            if not issubclass(found, ops.Primitive) or len(inspect.signature(found).parameters):
+                return None
+            return found()  # type: ignore[no-any-return]
+        return found if callable(found) else None
+
+    def is_inplace(self, name: str) -> bool:
+        """Those that MindSpore's version counter misses included; of primitives, the assigning ones."""
+        last = name.rpartition(".")[2]
+        return super().is_inplace(name) or last in _MUTATING or last in ("Assign", "AssignAdd", "AssignSub")
+
     def run(
         self,
         model: Any,
@@ -424,6 +453,142 @@ class MindSporeAdapter(Adapter):
             _pynative_executor.clear_res()
             raise
         return results[0], results[1]
+
+    def pull_back(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        gradients: Sequence[Any | None],
+        fixed: Sequence[Any] = (),
+    ) -> PulledBack:
+        """MindSpore does not say what had no part in a result: its gradient is zeros, not None."""
+        _require_pynative()
+        given = [t for _, t in self.leaves((tuple(args), dict(kwargs)))]
+        constant = {id(t) for t in fixed}
+        order = list(dict.fromkeys(id(t) for t in given if t.dtype in _FLOATS and id(t) not in constant))
+        by_id = {id(t): t for t in given}
+        weights = self.trainable(call)
+        results: list[Any] = []
+
+        def forward(*inner: Any) -> Any:
+            # what an op changes in place must be no input of the function that is differentiated
+            passed = {key: t * 1 for key, t in zip(order, inner, strict=True)}
+
+            def own(value: Any) -> Any:
+                if not isinstance(value, Tensor):
+                    return rebuilt(value, own)
+                if id(value) not in passed:
+                    passed[id(value)] = value.copy()
+                return passed[id(value)]
+
+            output = call(*own(tuple(args)), **own(dict(kwargs)))
+            outputs = [t for _, t in self.leaves(output)]
+            results.extend(outputs)
+            total = None
+            for tensor, gradient in zip(outputs, gradients, strict=True):
+                if gradient is None or tensor.dtype not in _FLOATS:
+                    continue
+                # the gradient of this sum with respect to the tensor is the one that was given, to the last bit
+                if tensor.dtype in (ms.float16, ms.bfloat16):
+                    tensor = tensor.astype(ms.float32)
+                part = (tensor * gradient.astype(tensor.dtype)).sum()
+                total = part if total is None else total + part
+            return Tensor(0.0, ms.float32) if total is None else total
+
+        of_inputs: Sequence[Any] = [None] * len(order)
+        of_weights: Sequence[Any] = [None] * len(weights)
+        inputs = [by_id[key].copy() for key in order]
+        held = list(weights.values())
+        try:
+            if not any(g is not None for g in gradients) or not (inputs or held):
+                forward(*inputs)
+            elif not inputs:
+                _, of_weights = ms.value_and_grad(forward, None, held)()
+            elif not held:
+                _, found = ms.value_and_grad(forward, tuple(range(len(inputs))))(*inputs)
+                of_inputs = found if isinstance(found, tuple) else (found,)
+            else:
+                _, (found, of_weights) = ms.value_and_grad(forward, tuple(range(len(inputs))), held)(*inputs)
+                of_inputs = found if isinstance(found, tuple) else (found,)
+        except BaseException:
+            _pynative_executor.clear_res()  # as in `run`
+            raise
+        by_input = dict(zip(order, of_inputs, strict=True))
+        return PulledBack(
+            tuple(results),
+            tuple(by_input.get(id(t)) for t in given),
+            dict(zip(weights, of_weights, strict=True)),
+        )
+
+    def widen(self, tensor: Any) -> Callable[[], None] | None:
+        wide = _WIDE.get(tensor.dtype)
+        if wide is None:
+            return None
+        dtype = tensor.dtype
+        if tensor.has_init:
+            tensor.init_data()
+        own = tensor.asnumpy()  # the tensor's memory, which its new dtype does not free
+        tensor.set_dtype(wide)
+
+        def undo() -> None:
+            tensor.set_dtype(dtype)  # assign_value alone leaves what kernels are told of the dtype as it was
+            if dtype != ms.bfloat16:  # for which numpy has no dtype; there and back is exact
+                tensor.assign_value(Tensor.from_numpy(own))
+
+        return undo
+
+    @contextmanager
+    def computing_in_float64(self) -> Iterator[None]:
+        # all conversions come down to these two
+        shadow, native, cast = vars(Tensor).get("to"), Tensor.to, ops.Cast.__call__
+
+        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            return native(tensor, *map(_wider, args), **{k: _wider(v) for k, v in kwargs.items()})
+
+        def call(primitive: Any, input_x: Any, dtype: Any) -> Any:
+            return cast(primitive, input_x, _wider(dtype))
+
+        Tensor.to, ops.Cast.__call__ = to, call
+        try:
+            yield
+        finally:
+            ops.Cast.__call__ = cast
+            if shadow is None:
+                del Tensor.to
+            else:
+                Tensor.to = shadow
+
+    def has_float64(self, name: str) -> bool:
+        return name.rpartition(".")[2] not in _NARROW_OPS
+
+    def parts(self, module: Any) -> list[Any]:
+        return [cell for _, cell in module.cells_and_names()]
+
+    @contextmanager
+    def in_float64(self, module: Any | None) -> Iterator[None]:
+        """Convolutions, batch norms and some recurrent layers have no float64 kernel in MindSpore."""
+        cells = dict(_walk(module, "", ())) if isinstance(module, nn.Cell) else {}
+        for path, cell in cells.items():
+            kind = _kind(type(cell))
+            if kind in _NO_FLOAT64:
+                raise NoFloat64(
+                    f"MindSpore has no float64 kernel for {type(cell).__name__} (at {path or 'the root'!r})",
+                    hint="take the floor from the other framework's float64, or by perturbing the inputs",
+                )
+        with super().in_float64(module):
+            for cell in self.parts(module) if cells else ():
+                if cell.mixed_precision_type is not None:
+                    cell.mixed_precision_type = None  # to_float: inputs are cast; put back with all attributes
+            try:
+                yield
+            except (TypeError, RuntimeError) as error:
+                if "Float64" not in str(error) and "float64" not in str(error):
+                    raise
+                raise NoFloat64(
+                    f"MindSpore has no float64 kernel: {str(error).splitlines()[0]}",
+                    hint="take the floor from the other framework's float64, or by perturbing the inputs",
+                ) from error
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
@@ -470,6 +635,32 @@ class MindSporeAdapter(Adapter):
 _FLOATS = frozenset(
     {ms.float16, ms.float32, ms.float64, ms.bfloat16, ms.complex64, ms.complex128}  # those that can have gradients
 )
+
+#: Layer kinds without a float64 kernel; tests/contract/test_mindspore_replay.py looks whether that is still so. Those
+#: of layer_norm, lstm and multihead_attention take float64 and give float64, but compute with float32 in between.
+_NO_FLOAT64 = frozenset(
+    """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm1d batch_norm2d batch_norm3d
+    batch_norm sync_batch_norm layer_norm multihead_attention prelu lstm lstm_cell gru_cell
+    rnn_cell""".split()
+)
+_NARROW_OPS = frozenset({"LayerNorm", "layer_norm", "LSTM", "multi_head_attention_forward"})
+
+#: Lower precisions, and what takes their place where everything is computed in float64.
+_WIDE = {**dict.fromkeys((ms.float32, ms.float16, ms.bfloat16), ms.float64), ms.complex64: ms.complex128}
+
+
+def _wider(dtype: Any) -> Any:
+    return _WIDE.get(dtype, dtype) if isinstance(dtype, type(ms.float32)) or dtype in _WIDE else dtype
+
+
+def _either(operator: Any, method: Any) -> Callable[..., Any]:
+    """An operator, and the method of its name, which takes more arguments."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args) if method is None or (len(args) <= 2 and not kwargs) else method(*args, **kwargs)
+
+    return call
+
 
 _dtype_names: dict[Any, str] = {}
 
@@ -552,10 +743,9 @@ def _held(cell: Any) -> Iterator[tuple[str, Any, bool]]:
 _CELL_ATTRIBUTES = frozenset(
     """requires_grad is_top_cell arguments_key grad_ops_label has_bprop mixed_precision_type cell_type cls_name
     parallel_mode support_non_tensor_inputs format data_format return_indices use_pad is_valid is_same is_pad
-    shp_flat use_one_hot beta_init gamma_init moving_mean_init moving_var_init begin_norm_axis begin_params_axis
-    is_lstm activation_flag weight_init bias_init k_is_v q_is_k padding_top padding_bottom padding_left
-    padding_right use_batch_statistics ascend_910b_target is_expand activation transposed q_proj_weight
-    k_proj_weight v_proj_weight bias_k bias_v head_dim""".split()
+    shp_flat use_one_hot beta_init gamma_init moving_mean_init moving_var_init is_lstm activation_flag weight_init
+    bias_init k_is_v q_is_k padding_top padding_bottom padding_left padding_right ascend_910b_target is_expand
+    activation transposed q_proj_weight k_proj_weight v_proj_weight bias_k bias_v head_dim""".split()
 )
 
 
@@ -597,15 +787,49 @@ def _attributes(cell: Any, kind: str) -> dict[str, Any]:
             found["dim"] = axis
     elif kind in ("elu", "celu"):
         found.setdefault("alpha", getattr(getattr(cell, kind, None), "alpha", 1.0))
-    elif "pool" in kind and "adaptive" not in kind:
-        mode = str(found.get("pad_mode", "")).lower()
-        if mode == "valid":
-            found.setdefault("padding", 0)
-        elif mode == "same":
-            found["padding"] = "same"
+    elif "pool" in kind:
+        _pool_attributes(cell, int(kind[-2]), found)
+    elif kind == "local_response_norm" and hasattr(cell, "lrn_op"):
+        own = vars(cell.lrn_op)
+        found.update({name: own[name] for name in ("depth_radius", "bias", "alpha", "beta")})
+    elif kind == "pad" and "paddings" in vars(cell):
+        pairs = vars(cell)["paddings"]
+        pairs = pairs.asnumpy().tolist() if isinstance(pairs, Tensor) else pairs
+        found["padding"] = [int(n) for pair in reversed(pairs) for n in pair]
+    elif kind == "pad" and "Reflection" in type(cell).__name__:
+        found.setdefault("padding", [int(n) for pair in reversed(vars(cell)["padding"]) for n in pair])
+    elif kind == "rnn":
+        inner = type(cell._cells.get("rnn")).__name__
+        words = [word for word in ("relu", "tanh") if inner.lower().endswith(word)]
+        if words:
+            found["nonlinearity"] = words[0]
     if kind == "linear" or kind.startswith("conv"):
         found["bias"] = "bias" in params
     return found
+
+
+def _pool_attributes(cell: Any, dims: int, found: dict[str, Any]) -> None:
+    """What the layer only told its primitive."""
+    told: dict[str, Any] = {}
+    for primitive in cell._primitives.values():
+        told.update(getattr(primitive, "attrs", {}))
+    mode = str(found.get("pad_mode", "")).lower()
+    if mode == "valid":
+        found["padding"] = 0
+    elif mode == "same":
+        found["padding"] = "same"
+    elif "pads" in told:
+        found["padding"] = [int(n) for n in told["pads"][-dims:]]
+    elif "pad" in told:  # before and after on each axis
+        found["padding"] = [int(n) for n in told["pad"][-2 * dims :]]
+    for name in ("ceil_mode", "count_include_pad", "divisor_override", "dilation", "output_size"):
+        if name in told:
+            value = told[name]
+            found[name] = [int(n) for n in value[-dims:]] if isinstance(value, (tuple, list)) else value
+    if found.get("divisor_override") == 0:  # which stands for none there
+        found["divisor_override"] = None
+    if isinstance(found.get("output_size"), list):
+        found["output_size"] = [None if n == -1 else n for n in found["output_size"]]
 
 
 def _conv_attributes(cell: Any, dims: int, found: dict[str, Any]) -> None:
@@ -679,12 +903,13 @@ _THREAD = _Thread()
 class _Watch:
     """The open observations of one thread: usually one, more when captures are nested."""
 
-    __slots__ = ("backwards", "cells", "ears", "inside", "keep", "sink")
+    __slots__ = ("backwards", "cells", "ears", "inside", "keep", "sink", "told")
 
     def __init__(self) -> None:
         self.ears: list[tuple[dict[int, Any], Sink, Level]] = []
         self.cells: dict[int, Sink] = {}  # who is told of which module
         self.sink: Sink | None = None  # who is told of ops
+        self.told: Any = None  # what is about to be called, while the sink is told of it
         self.inside = False  # in a public call already, or in code that is not part of the network
         self.backwards = 0
 
@@ -712,11 +937,15 @@ class _Watch:
                 if not (_has_tensor(given) or (kwargs and _has_tensor(kwargs.values()))):
                     output = function(*args, **kwargs)
                     if isinstance(output, Tensor) or (isinstance(output, (tuple, list)) and _has_tensor(output)):
+                        self.told = partial(function, *args[:skip]) if skip else function
                         token = sink.enter_op(name, given, kwargs)  # made from nothing: ops.zeros
+                        self.told = None
                         if token is not None:
                             sink.leave(token, output)
                     return output
+            self.told = partial(function, *args[:skip]) if skip else function
             token = sink.enter_op(name, given, kwargs)
+            self.told = None
             if token is None:
                 return function(*args, **kwargs)
             try:

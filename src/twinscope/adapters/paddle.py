@@ -39,11 +39,12 @@ from paddle.base import core
 
 from ..errors import WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
-from .base import Adapter, Array, Sink, plain_attributes
+from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(paddle.__file__)) + os.sep
 
 _Tensor: Any = paddle.Tensor
+_Recurrent: Any = nn.LSTM.__mro__[1]
 _Parameter: Any = paddle.base.framework.EagerParamBase
 
 #: Class name -> neutral kind, looked up along the MRO, so that a user's subclass of nn.Linear is still "linear".
@@ -156,6 +157,8 @@ _NEUTRAL = {
     "_groups": "groups",
     "_data_format": "data_format",
     "_data_layout": "data_format",
+    "_reduction": "reduction",
+    "_ignore_index": "ignore_index",
     "_use_global_stats": "use_global_stats",
     "_num_embeddings": "num_embeddings",
     "_embedding_dim": "embedding_dim",
@@ -413,6 +416,26 @@ class PaddleAdapter(Adapter):
     def in_backward(self) -> bool:
         return _watch.backward > 0
 
+    def told(self) -> Callable[..., Any] | None:
+        return _watch.told
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        place, _, last = name.rpartition(".")
+        if place == "paddle.Tensor":
+            if last in ("T", "mT"):
+                return vars(_Tensor)[last].fget  # type: ignore[no-any-return]
+            method: Callable[..., Any] | None = getattr(_Tensor, last, None)
+            operator = next(
+                (getattr(_Tensor, o) for o, n in _OPERATORS.items() if n == last and hasattr(_Tensor, o)), None
+            )
+            return _either(operator, method) if operator is not None else method
+        if place not in (*_NAMESPACES, "paddle._C_ops", "paddle._legacy_C_ops"):
+            return None  # a kernel told under the name of a private function around it
+        found = getattr(sys.modules.get(place), last, None)
+        if place == _FUNCTIONAL and last in ("conv1d", "conv2d", "conv3d"):
+            return _either_convolution(found)
+        return found if callable(found) else None
+
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(
@@ -448,6 +471,94 @@ class PaddleAdapter(Adapter):
                         tensor.grad.copy_(gradient, True)
             for tensor in inputs:
                 tensor.stop_gradient = True
+
+    def pull_back(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        gradients: Sequence[Any | None],
+        fixed: Sequence[Any] = (),
+    ) -> PulledBack:
+        given = [t for _, t in self.leaves((tuple(args), dict(kwargs)))]
+        constant = {id(t) for t in fixed}
+        leaves: dict[int, Any] = {}
+        passed: dict[int, Any] = {}
+
+        def own(value: Any) -> Any:
+            if not isinstance(value, _Tensor):
+                return rebuilt(value, own)
+            if id(value) not in passed:
+                copy = value.detach().clone()
+                floating = "float" in _dtype_name(value.dtype) or "complex" in _dtype_name(value.dtype)
+                if floating and id(value) not in constant:
+                    copy.stop_gradient = False
+                    leaves[id(value)] = copy
+                    copy = copy.clone()  # a leaf cannot be changed in place, a copy of one can
+                passed[id(value)] = copy
+            return passed[id(value)]
+
+        weights = self.trainable(call)
+        with paddle.enable_grad(), _recurrent_layers_training(call):
+            with _unseen():
+                mine, named = own(tuple(args)), own(dict(kwargs))
+            output = call(*mine, **named)
+            outputs = [t for _, t in self.leaves(output)]
+            with _unseen():
+                reached = [
+                    (t, g.astype(t.dtype))
+                    for t, g in zip(outputs, gradients, strict=True)
+                    if g is not None and not t.stop_gradient
+                ]
+                wanted = [*leaves.values(), *weights.values()]
+                found: Sequence[Any] = [None] * len(wanted)
+                if reached and wanted:
+                    found = paddle.grad([t for t, _ in reached], wanted, [g for _, g in reached], allow_unused=True)
+                of_inputs = dict(zip(leaves, found, strict=False))
+                return PulledBack(
+                    tuple(t.detach() for t in outputs),
+                    tuple(of_inputs.get(id(t)) for t in given),
+                    dict(zip(weights, found[len(leaves) :], strict=True)),
+                )
+
+    def widen(self, tensor: Any) -> Callable[[], None] | None:
+        wide = _WIDE.get(_dtype_name(tensor.dtype))
+        if wide is None:
+            return None
+        with _unseen(), paddle.no_grad():
+            own = tensor.detach()  # another tensor of the same memory
+            stored = tensor.grad
+            gradient = None if stored is None else stored.detach()
+            tensor.data = own.astype(wide)
+
+        def undo() -> None:
+            with _unseen(), paddle.no_grad():
+                tensor.data = own
+                stored = tensor.grad
+                if gradient is not None and stored is not None and stored.dtype != gradient.dtype:
+                    stored.data = gradient
+
+        return undo
+
+    @contextmanager
+    def computing_in_float64(self) -> Iterator[None]:
+        default = paddle.get_default_dtype()
+        kernels = paddle._C_ops  # every conversion reaches its kernel through this module
+        cast = kernels.cast
+
+        def widening(x: Any, dtype: Any) -> Any:
+            return cast(x, _WIDE_DTYPES.get(_dtype_name(dtype), dtype))
+
+        paddle.set_default_dtype("float64")
+        kernels.cast = widening
+        try:
+            yield
+        finally:
+            kernels.cast = cast
+            paddle.set_default_dtype(default)
+
+    def parts(self, module: Any) -> list[Any]:
+        return list({id(part): part for _, part in _walk(module)}.values())
 
     def _inputs_to_protect(self, model: Any, given: Any) -> list[Any]:
         """Inputs that must require a gradient, or Paddle 3.3 dies in the backward pass of the model's first layer.
@@ -501,6 +612,46 @@ class _RandomState:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+
+#: Lower precisions, and what takes their place where everything is computed in float64.
+_WIDE = {**dict.fromkeys(("float32", "float16", "bfloat16"), "float64"), "complex64": "complex128"}
+_WIDE_DTYPES = {name: getattr(paddle, wide) for name, wide in _WIDE.items()}
+
+
+@contextmanager
+def _recurrent_layers_training(call: Any) -> Iterator[None]:
+    """In evaluation mode their kernel keeps nothing for a backward pass; without dropout training mode is the same."""
+    parts = [part for _, part in _walk(call)] if isinstance(call, nn.Layer) else []
+    still = {
+        id(part): part for part in parts if isinstance(part, _Recurrent) and not part.training and not part.dropout
+    }
+    for part in still.values():
+        part.training = True
+    try:
+        yield
+    finally:
+        for part in still.values():
+            part.training = False
+
+
+def _either(operator: Any, method: Any) -> Callable[..., Any]:
+    """An operator, which takes numbers too, and the method of its name, which takes more arguments."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return operator(*args) if method is None or (len(args) <= 2 and not kwargs) else method(*args, **kwargs)
+
+    return call
+
+
+def _either_convolution(public: Any) -> Callable[..., Any]:
+    """A public convolution, or the private function that layers call, whichever has these arguments."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        private = "op_type" in kwargs or "channel_dim" in kwargs
+        return (nn.functional.conv._conv_nd if private else public)(*args, **kwargs)
+
+    return call
 
 
 #: Elements up to which a copy costs less than sharing memory.
@@ -587,6 +738,7 @@ class _Watch(threading.local):
     ops: tuple[_Watched, ...] = ()
     backward: int = 0
     steps: int = 0
+    told: Any = None  # what is about to be called, while sinks are told of it
 
     def __init__(self) -> None:
         self.changes: dict[int, int] = {}
@@ -636,11 +788,11 @@ def _tell(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any
             output = original(*args, **kwargs)
             if _holds_tensor((output,)):
                 for watched in watchers:
-                    token = watched.sink.enter_op(name, args, kwargs)
+                    [token] = _enter((watched,), name, original, args, kwargs)
                     if token is not None:
                         watched.sink.leave(token, output)
             return output
-        tokens = [watched.sink.enter_op(name, args, kwargs) for watched in watchers]
+        tokens = _enter(watchers, name, original, args, kwargs)
         try:
             output = original(*args, **kwargs)
         except BaseException:
@@ -654,6 +806,16 @@ def _tell(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         return output
     finally:
         _watch.ops = watchers
+
+
+def _enter(
+    watchers: tuple[_Watched, ...], name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    _watch.told = original
+    try:
+        return [watched.sink.enter_op(name, args, kwargs) for watched in watchers]
+    finally:
+        _watch.told = None
 
 
 def _tell_conv(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

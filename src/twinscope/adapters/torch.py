@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ..errors import FrameworkError
 from ..metrics import array_stats
 from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
-from .base import Adapter, Array, Sink, plain_attributes
+from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -90,11 +91,7 @@ _KINDS: dict[str, str] = {
     "Upsample": "upsample",
     "PixelShuffle": "pixel_shuffle",
     "PixelUnshuffle": "pixel_unshuffle",
-    "ConstantPad1d": "pad",
-    "ConstantPad2d": "pad",
-    "ZeroPad2d": "pad",
-    "ReflectionPad2d": "pad",
-    "ReplicationPad2d": "pad",
+    **{f"{mode}Pad{d}d": "pad" for mode in ("Constant", "Zero", "Reflection", "Replication") for d in (1, 2, 3)},
     "Fold": "fold",
     "Unfold": "unfold",
     "Sequential": "sequential",
@@ -202,7 +199,7 @@ class TorchAdapter(Adapter):
                 builtin=_is_torch(cls),
                 params=tuple(params),
                 aliases=tuple(aliases),
-                attributes=plain_attributes(vars(module)) if kind else {},
+                attributes=_attributes(module) if kind else {},
             )
             found.append((info, module))
         return found
@@ -337,6 +334,22 @@ class TorchAdapter(Adapter):
     def in_backward(self) -> bool:
         return bool(torch._C._current_graph_task_id() != -1)
 
+    def told(self) -> Callable[..., Any] | None:
+        return _telling.function
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        found: Any = next((func for func, own in list(_Ops._names.items()) if own == name), None)
+        if callable(found):
+            return found  # type: ignore[no-any-return]
+        package, *path = name.split(".")
+        if package == "torch":
+            found = torch
+            for part in path:
+                found = getattr(found, part, None)
+        if path and path[-1] in _TENSOR_PROPERTIES and not callable(found):
+            found = getattr(found, "__get__", None)
+        return found if callable(found) else None
+
     def run(
         self,
         model: Any,
@@ -361,6 +374,84 @@ class TorchAdapter(Adapter):
         finally:
             for p, grad in kept:
                 p.grad = grad
+
+    def pull_back(
+        self,
+        call: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        gradients: Sequence[Any | None],
+        fixed: Sequence[Any] = (),
+    ) -> PulledBack:
+        given = [t for _, t in self.leaves((tuple(args), dict(kwargs)))]
+        constant = {id(t) for t in fixed}
+        leaves = {
+            id(t): t.detach().clone().requires_grad_()
+            for t in given
+            if (t.is_floating_point() or t.is_complex()) and id(t) not in constant
+        }
+        passed: dict[int, Any] = {}
+
+        def own(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return rebuilt(value, own)
+            if id(value) not in passed:  # a leaf cannot be changed in place, a copy of one can
+                leaf = leaves.get(id(value))
+                passed[id(value)] = value.detach().clone() if leaf is None else leaf.clone()
+            return passed[id(value)]
+
+        weights = self.trainable(call)
+        with torch.inference_mode(False), torch.enable_grad():
+            output = call(*own(tuple(args)), **own(dict(kwargs)))
+            outputs = [t for _, t in self.leaves(output)]
+            reached = [
+                (t, g.to(device=t.device, dtype=t.dtype))
+                for t, g in zip(outputs, gradients, strict=True)
+                if g is not None and t.requires_grad
+            ]
+            wanted = [*leaves.values(), *weights.values()]
+            found: Sequence[Any] = [None] * len(wanted)
+            if reached and wanted:
+                found = torch.autograd.grad([t for t, _ in reached], wanted, [g for _, g in reached], allow_unused=True)
+        of_inputs = dict(zip(leaves, found, strict=False))
+        return PulledBack(
+            tuple(t.detach() for t in outputs),
+            tuple(of_inputs.get(id(t)) for t in given),
+            dict(zip(weights, found[len(leaves) :], strict=True)),
+        )
+
+    def widen(self, tensor: Any) -> Callable[[], None] | None:
+        with _CALL():
+            wide = _WIDE.get(tensor.dtype)
+            if wide is None or nn.parameter.is_lazy(tensor):
+                return None
+            own, gradient = tensor.data, tensor.grad if tensor.is_leaf else None
+            if gradient is not None:
+                tensor.grad = None  # it must have the dtype of its tensor
+            tensor.data = own.to(wide)
+
+        def undo() -> None:
+            with _CALL():
+                if gradient is not None:
+                    tensor.grad = None
+                tensor.data = own
+                if gradient is not None:
+                    tensor.grad = gradient
+
+        return undo
+
+    @contextmanager
+    def computing_in_float64(self) -> Iterator[None]:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch._C._EnableTorchFunction(), _Wide():  # a sink is called with torch functions disabled
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def parts(self, module: Any) -> list[Any]:
+        return list(module.modules())
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
@@ -391,6 +482,15 @@ class TorchAdapter(Adapter):
             torch.cuda.set_rng_state_all(devices)
 
 
+def _attributes(module: Any) -> dict[str, Any]:
+    """The configuration of one of torch's layers, whose names and conventions are the neutral ones."""
+    found = plain_attributes(vars(module))
+    activation = vars(module).get("activation")
+    if callable(activation):  # of a transformer's layer
+        found["activation"] = getattr(activation, "__name__", type(activation).__name__)
+    return found
+
+
 def _is_torch(cls: type) -> bool:
     return cls.__module__.split(".", 1)[0] == "torch"
 
@@ -403,6 +503,15 @@ def _is_dense(tensor: Any) -> bool:
             return False
         expected *= extent
     return True
+
+
+class _Telling(threading.local):
+    """What this thread is telling a sink of."""
+
+    function: Any = None
+
+
+_telling = _Telling()
 
 
 class _Ops(TorchFunctionMode):  # type: ignore[misc]
@@ -424,7 +533,11 @@ class _Ops(TorchFunctionMode):  # type: ignore[misc]
             name = self._names[func] = _op_name(func)
         if name is None:
             return func(*args, **kwargs)
-        token = self.sink.enter_op(name, args, kwargs)
+        _telling.function = func
+        try:
+            token = self.sink.enter_op(name, args, kwargs)
+        finally:
+            _telling.function = None
         if token is None:
             return func(*args, **kwargs)
         try:
@@ -434,6 +547,33 @@ class _Ops(TorchFunctionMode):  # type: ignore[misc]
             raise
         self.sink.leave(token, output)
         return output
+
+
+#: Lower precisions, and what takes their place where everything is computed in float64.
+_WIDE = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex64, torch.complex32), torch.complex128),
+}
+_NARROWING = {
+    torch.Tensor.float: torch.Tensor.double,
+    torch.Tensor.half: torch.Tensor.double,
+    torch.Tensor.bfloat16: torch.Tensor.double,
+    torch.Tensor.cfloat: torch.Tensor.cdouble,
+}
+
+
+class _Wide(TorchFunctionMode):  # type: ignore[misc]
+    """Gives float64 to who asks for less."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        func = _NARROWING.get(func, func)
+        if func is not torch.Tensor.view:  # which reads bits, and converts nothing
+            args = tuple([_WIDE.get(a, a) if type(a) is torch.dtype else a for a in args])
+            if kwargs:
+                kwargs = {k: _WIDE.get(a, a) if type(a) is torch.dtype else a for k, a in kwargs.items()}
+        return func(*args, **(kwargs or {}))
 
 
 def _op_name(func: Any) -> str | None:
