@@ -4,13 +4,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test test-unit lint bench public-pairs clean help
+.PHONY: venv demo test test-unit lint bench portbugs public-pairs clean help
 
 help:
 	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
 	@echo "make test    all tests"
 	@echo "make lint    ruff, mypy strict"
 	@echo "make bench   the benchmarks: ratios, a table each"
+	@echo "make portbugs   planted mistakes of porting and who finds them; ARGS=--verbose, ARGS='--only *eps*', ARGS=--check"
 	@echo "make public-pairs   align() on models of public packages; ARGS='--only resnet18', ARGS=--all"
 	@echo "make venv    only the set-up"
 
@@ -40,6 +41,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+portbugs: $(STAMP)
+	@$(PY) benchmarks/portbugs/run.py $(ARGS)
 
 # Packages of their own: torchvision, timm and mindcv ask for other versions of what the frameworks share, so --no-deps.
 PAIRS := benchmarks/public_pairs
