@@ -417,7 +417,8 @@ class PaddleAdapter(Adapter):
         return _watch.backward > 0
 
     def told(self) -> Callable[..., Any] | None:
-        return _watch.told
+        function: Callable[..., Any] | None = _watch.told
+        return function
 
     def function(self, name: str) -> Callable[..., Any] | None:
         place, _, last = name.rpartition(".")

@@ -335,7 +335,8 @@ class TorchAdapter(Adapter):
         return bool(torch._C._current_graph_task_id() != -1)
 
     def told(self) -> Callable[..., Any] | None:
-        return _telling.function
+        function: Callable[..., Any] | None = _telling.function
+        return function
 
     def function(self, name: str) -> Callable[..., Any] | None:
         found: Any = next((func for func, own in list(_Ops._names.items()) if own == name), None)
