@@ -123,7 +123,7 @@ class _Keeper:
     """A sink that hands over every call as it ends."""
 
     def __init__(
-        self, adapter: Adapter, model: Any, level: Level, tell: Callable[[KeptCall], None], wanted: _Wanted | None
+        self, adapter: Adapter, model: Any, level: Level, tell: Callable[[KeptCall], Any], wanted: _Wanted | None
     ) -> None:
         self.adapter, self.level, self.tell, self.wanted = adapter, level, tell, wanted
         self.error: BaseException | None = None
@@ -172,7 +172,7 @@ class _Keeper:
             try:
                 kept = self._kept(call, output)
                 if kept.outputs or kept.kind is Kind.MODULE:  # else it computed no tensor
-                    self.tell(kept)
+                    self._force(kept, output, self.tell(kept))
             except BaseException as error:  # noqa: BLE001 - it is raised by each_call, not in the midst of the model
                 self.error = error
             finally:
@@ -180,6 +180,15 @@ class _Keeper:
 
     def fail(self, token: Any) -> None:
         self._close(token)
+
+    def _force(self, kept: KeptCall, output: Any, others: Sequence[Array | None] | None) -> None:
+        """Write other values into what a call returned."""
+        if others is None:
+            return
+        returned = [t for _, t in self.adapter.leaves(output)]
+        for tensor, own, array in zip(returned, kept.outputs, others, strict=False):
+            if array is not None and not _same(own, array):
+                self.adapter.assign(tensor, array)
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 
@@ -294,14 +303,15 @@ def each_call(
     model: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    tell: Callable[[KeptCall], None],
+    tell: Callable[[KeptCall], Any],
     level: Level = Level.OP,
     wanted: Callable[[Kind, str, str, int], bool] | None = None,
 ) -> Any:
     """Run `model` once, forward only, and call `tell` with every call of its modules and ops when it ends; the output.
 
     Inner calls come before those that they are in. ``wanted(kind, path, type, nth)`` says which calls to keep, all when
-    None; nothing is copied of the others. `tell` may make calls again, of this model too, unless another capture is
+    None; nothing is copied of the others. What `tell` returns, unless None, is written into what the call returned, in
+    the order of `KeptCall.outputs`, so that all that follows is computed from that. `tell` may make calls again, of this model too, unless another capture is
     watching it; it leaves the random state as it is, or the rest of the run draws other numbers. What it raises is
     raised here, after the run. Values in `KeptCall.inputs` that are parameters are the parameters' own memory.
 

@@ -308,6 +308,36 @@ class Adapter:
             stack.enter_context(self.computing_in_float64())
             yield
 
+    def alter(self, module: Any, kind: str, settings: Mapping[str, Any]) -> bool:
+        """Tell a layer something else, in place; whether it could be told. `altered` puts everything back."""
+        return False
+
+    @contextmanager
+    def altered(self, module: Any, settings: Mapping[str, Any]) -> Iterator[bool]:
+        """While the context is open, a layer computes as if it had been told these settings.
+
+        Names and values are neutral, as `explain.neutral` gives them: ``{"eps": 1e-5}``, ``{"padding": ((1, 1),)}``;
+        ``{"training": False}`` is a mode, of everything in the module. It is the same object, with the same parameters,
+        hooks and children. Yields False, and nothing is changed, where the layer cannot be told one of them. What the
+        layer sets on itself meanwhile is put back too; the values of its buffers are the caller's (`running.unchanged`).
+        """
+        with ExitStack() as stack:
+            stack.enter_context(_attributes_kept(self.parts(module)))
+            rest = {name: value for name, value in settings.items() if name != "training"}
+            if len(rest) < len(settings):
+                for part in self.parts(module):
+                    part.training = settings["training"]
+            told = True
+            if rest:
+                kind = self.modules(module)[0][0].kind
+                try:
+                    told = kind is not None and self.alter(module, kind, rest)
+                except (TypeError, ValueError, RuntimeError, AttributeError):
+                    told = False  # a value that this framework does not have
+            if not told:
+                stack.close()
+            yield told
+
     # -- shared by all adapters ------------------------------------------------------------------------------------
 
     def trainable(self, call: Any) -> dict[str, Any]:
