@@ -8,9 +8,11 @@ from typing import Any
 
 from .adapters._registry import adapter_for
 from .capturing import Plan
-from .comparing import compare
+from .comparing import comparison_of
 from .errors import OptionError
+from .graft import graft
 from .hints import Hints
+from .judge import RoundoffJudge
 from .records import Phase
 from .result import Result
 from .running import InputPair, watch_once
@@ -82,7 +84,20 @@ def align(
     if backward and not (plan.phases or plan.include or plan.exclude or plan.types):
         for trace, side in zip(traces, ("reference", "candidate"), strict=True):
             _refuse_no_gradient(trace, side)
-    result = compare(traces[0], traces[1], progress=progress, **comparing)
+    comparison = comparison_of(traces[0], traces[1], progress=progress, **comparing)
+    grafts = None
+    if isinstance(comparison.judge, RoundoffJudge):  # who asks for a tolerance gets exactly that
+        grafts = graft(
+            reference,
+            candidate,
+            given,
+            (traces[0], traces[1]),
+            comparison.matching,
+            comparison.layers,
+            backward=backward,
+            seed=seed,
+        )
+    result = comparison.result(grafts)
     return replace(result, notes=(*result.notes, *notes), weights=carried)
 
 

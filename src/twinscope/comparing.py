@@ -10,7 +10,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,10 @@ import numpy as np
 from .adapters.base import Array
 from .boundaries import Boundaries
 from .errors import MatchError, OptionError
+from .flow import APPROXIMATION, Flow, rms, weight
+from .graft import Grafts
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
+from .judging import as_judged, judged_backward, judged_forward
 from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
 from .pairing.opnames import op_of_kind
@@ -34,22 +37,12 @@ _PASS_GRADIENT = frozenset(
     __getitem__""".split()
 )
 
-
-#: How many roundings an approximated function stands for.
-_APPROXIMATION = 4
-
 #: Ops that may magnify the relative error of what they are given without bound.
 _ILL_CONDITIONED = frozenset(
     """sub rsub subtract mean sum var std norm log log2 log10 log1p exp expm1 pow div reciprocal softmax log_softmax
     logsumexp cumsum cumprod prod det inverse sin cos tan cross_entropy nll_loss batch_norm instance_norm floor ceil
     round trunc sign mod remainder fmod floor_divide argmax argmin topk sort where eq ne lt gt le ge grid_sample
     interpolate scatter gather add iadd""".split()
-)
-
-#: Functions that frameworks approximate each in its own way.
-_APPROXIMATED = frozenset(
-    """tanh sigmoid gelu silu mish softplus erf exp log log_softmax softmax log_sigmoid sin cos tan asin acos atan sinh
-    cosh pow elu selu celu""".split()
 )
 
 #: How many times larger than the error it was given a call's own error must be for the call to be blamed for it. Below
@@ -61,9 +54,6 @@ _GROSS = 0.05
 
 #: The most calls that two ways to the same numbers may stay apart.
 _LONGEST_WAY_ROUND = 12
-
-#: Ops whose output is as noisy as their inputs, however small it comes out.
-_ADDITIVE = frozenset({"add", "sub", "subtract", "radd", "rsub", "iadd", "isub", "neg"})
 
 
 def compare(
@@ -97,6 +87,22 @@ def compare(
 
     Raises `MatchError` when the two have nothing in common.
     """
+    return comparison_of(reference, candidate, atol, rtol, mode, mapping, phases, fold, judge, progress).result()
+
+
+def comparison_of(
+    reference: Trace | str | os.PathLike[str],
+    candidate: Trace | str | os.PathLike[str],
+    atol: float | None = None,
+    rtol: float | None = None,
+    mode: str | Mode | None = None,
+    mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+    phases: Iterable[str | Phase] | None = None,
+    fold: bool = True,
+    judge: Judge | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """What `compare` compares, measured and ready to be told of. Options are those of `compare`."""
     for given_trace in (reference, candidate):
         if not isinstance(given_trace, (Trace, str, os.PathLike)):
             raise OptionError(
@@ -110,19 +116,7 @@ def compare(
         raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
     given = (phases,) if isinstance(phases, str) else phases
     wanted = None if given is None else {Phase.parse(p, "phases") for p in given}
-    matching = match(first, second, hints=mapping)
-    comparison = _Comparison(first, second, matching, judge, wanted, fold)
-    results = comparison.run(progress)
-    if not any(d.basis != "none" for r in results for d in r.diffs):
-        raise MatchError(
-            f"nothing to compare: {len(first.records)} records of {first.manifest.model} and {len(second.records)} of "
-            f"{second.manifest.model} share no pair with statistics or tensors",
-            hint="are these two runs of the same network? check with `twinscope show`, or give a mapping of paths",
-        )
-    options: dict[str, Any] = {"judge": type(judge).__name__}
-    if isinstance(judge, ToleranceJudge):
-        options.update(atol=judge.atol, rtol=judge.rtol, mode=str(judge.mode))
-    return comparison.result(results, options)
+    return Comparison(first, second, judge, mapping, wanted, fold).measure(progress)
 
 
 def _judge(atol: float | None, rtol: float | None, mode: str | Mode | None) -> Judge:
@@ -132,110 +126,23 @@ def _judge(atol: float | None, rtol: float | None, mode: str | Mode | None) -> J
     return ToleranceJudge(atol=atol or 0.0, rtol=rtol or 0.0, mode=parsed)
 
 
-@dataclass(slots=True)
-class _Flow:
-    """The data flow of one trace: which call made a value, which used it, how deep it lies."""
+class Comparison:
+    """Two traces that are being compared: matched when made, then measured, then told."""
 
-    depth: dict[int, int] = field(default_factory=dict)  # by value
-    working: dict[int, str] = field(default_factory=dict)  # by value: least precise floating dtype met so far
-    floor: dict[int, float] = field(default_factory=dict)  # by value: see `_floor_of`
-    total: int = 0
-    constants: set[int] = field(default_factory=set)  # values that come neither from the inputs nor from a parameter
-    leaf_calls: set[int] = field(default_factory=set)  # calls with no recorded call inside
-    consumers: dict[int, list[Record]] = field(default_factory=lambda: defaultdict(list))
-    makers: dict[int, Record] = field(default_factory=dict)  # by value: the innermost call that made it
-    forward: dict[int, Record] = field(default_factory=dict)  # by call
-    ancestors: dict[int, int | None] = field(default_factory=dict)  # call -> parent call
-    backward: dict[tuple[str, int], Record] = field(default_factory=dict)  # (path, step) of modules
-
-    @classmethod
-    def of(cls, trace: Trace) -> _Flow:
-        flow = cls()
-        parents = {r.parent_id for r in trace.records if r.phase is Phase.FORWARD}
-        roots = [r for r in trace.records if r.path == "" and r.kind is Kind.MODULE and r.phase is Phase.FORWARD]
-        data = {s.value for r in roots for s in r.inputs()}
-        for record in trace.records:
-            if record.kind is Kind.MODULE and record.phase is Phase.BACKWARD:
-                flow.backward.setdefault((record.path, record.step), record)
-            if record.phase is not Phase.FORWARD:
-                continue
-            flow.forward[record.call_id] = record
-            flow.ancestors[record.call_id] = record.parent_id
-            leaf = record.call_id not in parents
-            if leaf:
-                flow.leaf_calls.add(record.call_id)
-            deep, working = 0, ""
-            for slot in record.inputs():
-                deep = max(deep, flow.depth.get(slot.value, 0))
-                working = _coarser(working, flow.working.get(slot.value, slot.meta.dtype))
-                if leaf:
-                    flow.consumers[slot.value].append(record)
-            fed = not data or record.kind is not Kind.OP or any(s.param or s.value in data for s in record.inputs())
-            for slot in record.outputs():
-                if fed:
-                    data.add(slot.value)
-                elif slot.value not in data:
-                    flow.constants.add(slot.value)
-                flow.makers.setdefault(slot.value, record)
-                flow.depth.setdefault(slot.value, deep + _weight(record))
-                flow.working.setdefault(slot.value, _coarser(working, slot.meta.dtype))
-                if slot.value not in flow.floor:
-                    flow.floor[slot.value] = _floor_of(record, slot, flow.floor)
-                flow.total = max(flow.total, flow.depth[slot.value])
-        return flow
-
-
-def _floor_of(record: Record, slot: Slot, floors: Mapping[int, float]) -> float:
-    """The scale below which an output's magnitude may be nothing but cancellation of its inputs' terms.
-
-    A mean of terms around zero, a difference of nearly equal numbers: what is left is as noisy as what went in.
-    """
-    floor = 0.0
-    for source in record.inputs():
-        if source.stats is None or source.meta.dtype not in ROUNDOFF or source.meta.size == 0:
-            continue
-        scale = _rms(source) * math.sqrt(ROUNDOFF.get(slot.meta.dtype, 0.0))
-        terms = source.meta.size / max(slot.meta.size, 1)
-        if terms > 1 and "mean" in record.op:
-            scale = max(scale, _rms(source) / math.sqrt(terms))
-        elif terms > 1 and "sum" in record.op:
-            scale = max(scale, _rms(source) * math.sqrt(terms))
-        elif record.op.strip("_") in _ADDITIVE:
-            scale = max(scale, floors.get(source.value, 0.0))
-        floor = max(floor, scale)
-    return floor
-
-
-def _weight(record: Record) -> int:
-    """How many roundings in a row a call stands for: a recurrent layer is as deep as its sequence is long, and a
-    function that is approximated may be some fifty roundoffs off (measured: MindSpore's tanh)."""
-    if canonical_op(record.type) in _APPROXIMATED:
-        return _APPROXIMATION
-    if record.op.upper() in ("LSTM", "GRU", "RNN", "SIMPLERNN", "RNN_TANH", "RNN_RELU"):
-        shapes = [s.meta.shape for s in record.inputs() if len(s.meta.shape) == 3]
-        return 1 + (max(shapes[0][:2]) if shapes else 1)
-    return 1
-
-
-def _coarser(a: str, b: str) -> str:
-    return a if ROUNDOFF.get(a, 0.0) >= ROUNDOFF.get(b, 0.0) else b
-
-
-class _Comparison:
     def __init__(
         self,
         reference: Trace,
         candidate: Trace,
-        matching: Matching,
         judge: Judge,
-        phases: set[Phase] | None,
-        fold: bool,
+        mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+        phases: set[Phase] | None = None,
+        fold: bool = True,
     ) -> None:
         self.reference, self.candidate = reference, candidate
-        self.matching = matching
+        self.matching = match(reference, candidate, hints=mapping)
         self.judge = judge
         self.phases = phases
-        self.layers = _paired_layers(reference, candidate, matching) if fold else (frozenset(), frozenset())
+        self.layers = _paired_layers(reference, candidate, self.matching) if fold else (frozenset(), frozenset())
         self._module_kinds = {i.path: i.kind for i in reference.manifest.modules}
         self._kinks = _kinks(reference)
         self._given: float | None = None
@@ -243,8 +150,9 @@ class _Comparison:
         self._flipped: dict[int, float] = {}  # by step: the error that flips have brought into the backward pass
         self._flips: dict[str, int] = {}  # by place: how many elements flipped
         self._elsewhere: set[int] = set()  # calls of modules that end elsewhere than their partners do
-        self.flow = _Flow.of(reference)
-        self.candidate_flow = _Flow.of(candidate)
+        self.results: list[PairResult] = []
+        self.flow = Flow.of(reference)
+        self.candidate_flow = Flow.of(candidate)
         self._params = tuple(
             {(info.path, p.name): p for info in trace.manifest.modules for p in info.params}
             for trace in (reference, candidate)
@@ -252,12 +160,13 @@ class _Comparison:
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def run(self, progress: Callable[[int, int], None] | None) -> list[PairResult]:
+    def measure(self, progress: Callable[[int, int], None] | None = None) -> Comparison:
+        """Hold every pair of tensors against each other; `MatchError` where there is none."""
         pairs = [
             p
             for p in self.matching.pairs
             if (self.phases is None or p.reference.phase in self.phases)
-            and not (_inside(p.reference, self.layers[0]) or _inside(p.candidate, self.layers[1]))
+            and not (inside(p.reference, self.layers[0]) or inside(p.candidate, self.layers[1]))
         ]
         found = []
         for i, pair in enumerate(pairs):
@@ -267,13 +176,21 @@ class _Comparison:
             diffs = tuple([self.diff(pair, a, b) for a, b in slots])
             if pair.reference.phase is Phase.FORWARD:
                 for diff in diffs:
-                    if diff.reference.value in self._errors and not self._is_step(pair.reference):
+                    if diff.reference.value in self._errors and not self.is_step(pair.reference):
                         continue  # what returns a value later says less of it than what made it
                     self._errors[diff.reference.value] = diff.error if diff.basis != "none" else None
             found.append(PairResult(pair, _verdict(pair.reference, diffs), diffs))
             if progress is not None:
                 progress(i + 1, len(pairs))
-        return self._reached_by_flips(found) if self._flipped else found
+        self.results = self._reached_by_flips(found) if self._flipped else found
+        if not any(d.basis != "none" for r in self.results for d in r.diffs):
+            raise MatchError(
+                f"nothing to compare: {len(self.reference.records)} records of {self.reference.manifest.model} and "
+                f"{len(self.candidate.records)} of {self.candidate.manifest.model} share no pair with statistics or "
+                "tensors",
+                hint="are these two runs of the same network? check with `twinscope show`, or give a mapping of paths",
+            )
+        return self
 
     def _reached_by_flips(self, results: list[PairResult]) -> list[PairResult]:
         """Results of the backward pass that were left open since flips reach them, decided where they can be.
@@ -416,14 +333,14 @@ class _Comparison:
         flipped = self._flipped.get(record.step, 0.0) if backward else 0.0
         given = self._given if a.side == "out" else None
         dtypes = (a.meta.dtype, b.meta.dtype)
-        return Context(dtypes, working, depth, self._floor(record, a), flipped, given, _weight(record))
+        return Context(dtypes, working, depth, self._floor(record, a), flipped, given, weight(record))
 
     def _given_to(self, pair: Pair, slots: Sequence[tuple[Slot, Slot]]) -> float | None:
         """The largest error among the inputs of one step of the forward pass; None where not all were compared."""
         record = pair.reference
         kind = _family(self._module_kinds.get(record.path)) if record.kind is Kind.MODULE else canonical_op(record.type)
-        steady = self._is_step(record) and kind not in _ILL_CONDITIONED
-        if record.phase is not Phase.FORWARD or not steady or _weight(record) > _APPROXIMATION:
+        steady = self.is_step(record) and kind not in _ILL_CONDITIONED
+        if record.phase is not Phase.FORWARD or not steady or weight(record) > APPROXIMATION:
             return None
         inputs = [s for s in record.inputs() if s.param is None and s.meta.dtype in ROUNDOFF]
         if not inputs or pair.how == FUSED:
@@ -465,52 +382,58 @@ class _Comparison:
             floats = [s for s in forward.inputs() if s.stats and s.meta.dtype in ROUNDOFF and s.param is None]
             if not floats:
                 return 0.0
-            came_in = _rms(floats[0])
+            came_in = rms(floats[0])
         channels = max(param.neutral_shape()[0] if param.meta.shape else 1, 1)
-        back = [_rms(s) * math.sqrt(max(s.meta.size / channels, 1.0)) for s in backward.outputs() if s.stats]
+        back = [rms(s) * math.sqrt(max(s.meta.size / channels, 1.0)) for s in backward.outputs() if s.stats]
         return came_in * max(back, default=0.0)
 
     # -- telling -------------------------------------------------------------------------------------------------------
 
-    def result(self, results: list[PairResult], options: Mapping[str, Any]) -> Result:
-        results = self._other_routes(results)
+    def result(self, grafts: Grafts | None = None) -> Result:
+        """What there is to say; with `grafts`, calls that were judged alone are what they were judged to be."""
+        results = self._other_routes(self.results)
         steps = [r.reference.step for r in results if r.verdict is Verdict.BUG]
         # what differs in later steps follows from the first step that differs
         early = [r for r in results if not steps or r.reference.step == min(steps)]
         weights = self._weight_findings(results, early)
         forward = self._forward_findings(early)
+        if grafts is not None:
+            results, early = as_judged(results, grafts), as_judged(early, grafts)
+            forward = judged_forward(self, early, forward, grafts)
         known = {f.pair.reference.call_id for f in forward if f.pair is not None}
         random = any(f.verdict is Verdict.UNDECIDED for f in forward)
         findings = [*weights, *forward, *([] if random else self._backward_findings(early, known))]
         findings += self._gradient_findings(early, bool(findings) or random)
         findings += self._lost_gradients()
-        if not findings:
+        if not any(f.verdict is Verdict.BUG for f in findings):
             changed = [r for r in early if r.reference.phase is Phase.BUFFER and r.verdict is Verdict.BUG]
-            findings = [self._finding(r, "buffers differ after the step") for r in changed]
+            findings += [self.finding(r, "buffers differ after the step") for r in changed]
+        if grafts is not None:
+            findings = judged_backward(self, early, findings, grafts)
         bad = [r for r in results if r.verdict is Verdict.BUG]
-        if bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
-            findings.append(self._finding(bad[0], "differs, though nothing upstream of it was seen to"))
+        if grafts is None and bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
+            findings.append(self.finding(bad[0], "differs, though nothing upstream of it was seen to"))
         calls = [f for f in findings if f.phase in (Phase.FORWARD, Phase.BACKWARD) and f.verdict is Verdict.BUG]
         rest = [f for f in findings if f.verdict is Verdict.BUG]
         updates = [f for f in rest if f.phase is Phase.STEP]
         first = next(iter(updates or calls or rest), None)
-        missing = self._missing_findings()
-        findings += missing
-        notes = self._notes(results)
-        overall = self._overall(results, findings)
+        findings += self._missing_findings()
+        options: dict[str, Any] = {"judge": type(self.judge).__name__}
+        if isinstance(self.judge, ToleranceJudge):
+            options.update(atol=self.judge.atol, rtol=self.judge.rtol, mode=str(self.judge.mode))
         return Result(
-            verdict=overall,
+            verdict=self._overall(results, findings),
             findings=tuple(findings),
             pairs=tuple(results),
             unmatched=Unmatched(
-                tuple(r for r in self.matching.unmatched_reference if not _inside(r, self.layers[0])),
-                tuple(r for r in self.matching.unmatched_candidate if not _inside(r, self.layers[1])),
+                tuple(r for r in self.matching.unmatched_reference if not inside(r, self.layers[0])),
+                tuple(r for r in self.matching.unmatched_candidate if not inside(r, self.layers[1])),
             ),
             first_divergence=first,
             reference=self.reference.manifest,
             candidate=self.candidate.manifest,
             matching=self.matching,
-            notes=tuple(notes),
+            notes=tuple(self._notes(results)),
             options=options,
         )
 
@@ -530,7 +453,7 @@ class _Comparison:
         roundabout: set[int] = set()
         for result in results:
             record = result.reference
-            differs = record.phase is Phase.FORWARD and self._is_step(record) and result.verdict is Verdict.BUG
+            differs = record.phase is Phase.FORWARD and self.is_step(record) and result.verdict is Verdict.BUG
             if differs and _error(result, "out") > _GROSS:
                 roundabout |= self._way_back(record, used)
         for result in results:  # a constant is wrong only where what is made with it is
@@ -556,13 +479,13 @@ class _Comparison:
         computation does not. What the network as a whole returns is never excused.
         """
         sides = [
-            Boundaries(side, results, lambda r: self._is_step(r.reference), excused, flow.consumers, flow.ancestors)
+            Boundaries(side, results, lambda r: self.is_step(r.reference), excused, flow.consumers, flow.ancestors)
             for side, flow in enumerate((self.flow, self.candidate_flow))
         ]
         found = set()
         for result in results:
             record = result.reference
-            if record.phase is not Phase.FORWARD or result.verdict is not Verdict.BUG or self._is_step(record):
+            if record.phase is not Phase.FORWARD or result.verdict is not Verdict.BUG or self.is_step(record):
                 continue
             pairs = [
                 (d.reference.value, d.candidate.value)
@@ -578,7 +501,7 @@ class _Comparison:
         apart: dict[int, set[str]] = {}  # by call: slots whose values are known to be others
         for result in results:
             record = result.reference
-            if record.phase is not Phase.FORWARD or record.path == "" or self._is_step(record):
+            if record.phase is not Phase.FORWARD or record.path == "" or self.is_step(record):
                 continue
             if result.verdict is not Verdict.BUG or record.call_id in self._elsewhere:
                 apart[record.call_id] = {d.reference.name for d in result.diffs if d.verdict is Verdict.BUG}
@@ -638,7 +561,7 @@ class _Comparison:
             passed += not here  # in a long row of concatenations something agrees at each
         return agreed
 
-    def _is_step(self, record: Record) -> bool:
+    def is_step(self, record: Record) -> bool:
         """Whether a call is one step of the computation: an op, or a layer of the framework's own."""
         return record.kind is Kind.OP or record.call_id in self.layers[0]
 
@@ -669,7 +592,7 @@ class _Comparison:
     def _overall(self, results: list[PairResult], findings: list[Finding]) -> Overall:
         if any(f.verdict is Verdict.BUG for f in findings):
             return Overall.DIFFERENT
-        if any(f.verdict is Verdict.UNDECIDED for f in findings):
+        if any(f.verdict in (Verdict.UNDECIDED, Verdict.PRECISION) for f in findings):
             return Overall.UNDECIDED
         if self._gaps(results) or any(f.verdict is Verdict.MISSING and f.phase is Phase.WEIGHT for f in findings):
             return Overall.UNDECIDED
@@ -748,7 +671,7 @@ class _Comparison:
         notes += sorted(reordered)
         return notes
 
-    def _finding(self, result: PairResult, message: str | None = None, phase: Phase | None = None) -> Finding:
+    def finding(self, result: PairResult, message: str | None = None, phase: Phase | None = None) -> Finding:
         worst = result.worst
         a, b = result.reference, result.candidate
         numbers: dict[str, float] = {}
@@ -761,20 +684,20 @@ class _Comparison:
             if worst.metrics is not None:
                 m = worst.metrics
                 numbers.update(max_abs=m.max_abs, rmse=m.rmse, cosine=m.cosine, effective_bits=m.effective_bits)
-            text = "; ".join(t for t in (message, _describe(worst)) if t)
+            text = "; ".join(t for t in (message, describe(worst)) if t)
         return Finding(
             verdict=result.verdict,
             phase=phase or a.phase,
             step=a.step,
             reference=a.where,
             candidate=b.where,
-            source=(self._source(a, self.reference), self._source(b, self.candidate)),
+            source=(self.source(a, self.reference), self.source(b, self.candidate)),
             message=text,
             numbers=numbers,
             pair=result,
         )
 
-    def _source(self, record: Record, trace: Trace) -> Source | None:
+    def source(self, record: Record, trace: Trace) -> Source | None:
         if record.source is not None:
             return record.source
         if record.phase is Phase.BACKWARD:
@@ -802,9 +725,9 @@ class _Comparison:
                 text = (
                     f"weights and gradients of step {record.step - 1} agreed, and its update led apart: the optimizer"
                 )
-                found.append(self._finding(result, text, Phase.STEP))
+                found.append(self.finding(result, text, Phase.STEP))
             else:
-                found.append(self._finding(result, "weights differ before anything ran"))
+                found.append(self.finding(result, "weights differ before anything ran"))
         return found
 
     def _forward_findings(self, results: list[PairResult]) -> list[Finding]:
@@ -829,15 +752,15 @@ class _Comparison:
         found = sorted([*sources, *between.values()], key=lambda r: order[id(r)])
         makers = {id(r): slots for slots, r in between.items()}
         return [
-            self._between_finding(r, makers[id(r)]) if id(r) in makers else self._random_or(self._returned(r))
+            self.between_finding(r, makers[id(r)]) if id(r) in makers else self._random_or(self._returned(r))
             for r in self._innermost(found)
         ]
 
     def _returned(self, result: PairResult) -> Finding:
         """The finding of a call; of a module all of whose parts agree, with what made the value that it returns."""
         diff = next((d for d in result.diffs if d.reference.side == "out" and d.verdict is Verdict.BUG), None)
-        finding = self._finding(result)
-        if diff is None or self._is_step(result.reference):
+        finding = self.finding(result)
+        if diff is None or self.is_step(result.reference):
             return finding
         makers = [
             flow.makers.get(slot.value)
@@ -846,7 +769,7 @@ class _Comparison:
         a, b = makers
         if a is None or b is None or a.call_id == result.reference.call_id or b.call_id == result.candidate.call_id:
             return finding
-        text = f"what it returns was made by {_made_in(a)} (reference) and {_made_in(b)} (candidate)"
+        text = f"what it returns was made by {made_in(a)} (reference) and {made_in(b)} (candidate)"
         return replace(finding, message="; ".join(t for t in (finding.message, text) if t))
 
     def _random_or(self, finding: Finding) -> Finding:
@@ -913,11 +836,11 @@ class _Comparison:
             waiting += sorted(more)
         return False
 
-    def _between_finding(self, result: PairResult, values: tuple[int, int]) -> Finding:
+    def between_finding(self, result: PairResult, values: tuple[int, int]) -> Finding:
         makers = [flow.makers.get(value) for flow, value in zip((self.flow, self.candidate_flow), values, strict=True)]
-        names = [_made_in(m) if m is not None else "an input" for m in makers]
+        names = [made_in(m) if m is not None else "an input" for m in makers]
         diff = next(d for d in result.diffs if (d.reference.value, d.candidate.value) == values)
-        finding = self._finding(result)
+        finding = self.finding(result)
         return replace(
             finding,
             source=tuple(  # type: ignore[arg-type]
@@ -926,7 +849,7 @@ class _Comparison:
             ),
             message=(
                 f"its input {diff.reference.name} differs although what came before agrees: look between, at "
-                f"{names[0]} (reference) and {names[1]} (candidate); {_describe(diff)}"
+                f"{names[0]} (reference) and {names[1]} (candidate); {describe(diff)}"
             ),
             numbers={**finding.numbers, "error": diff.error or 0.0, "limit": diff.limit or 0.0},
         )
@@ -965,7 +888,7 @@ class _Comparison:
             ):
                 continue
             sources.append(result)
-        return [self._finding(r) for r in self._innermost(sources)]
+        return [self.finding(r) for r in self._innermost(sources)]
 
     def _gradient_findings(self, results: list[PairResult], known: bool) -> list[Finding]:
         bad = [r for r in results if r.reference.phase is Phase.GRADIENT and r.verdict is Verdict.BUG]
@@ -978,8 +901,8 @@ class _Comparison:
         }
         local = [r for r in bad if outputs.get((r.reference.path, r.reference.step)) in (Verdict.EXACT, Verdict.NOISE)]
         if local and not known:
-            return [self._finding(r, "gradient of its own parameters") for r in local]
-        return [] if known else [self._finding(bad[0], "gradients of parameters differ")]
+            return [self.finding(r, "gradient of its own parameters") for r in local]
+        return [] if known else [self.finding(bad[0], "gradients of parameters differ")]
 
     def _lost_gradients(self) -> list[Finding]:
         """Parameters that got a gradient on one side only: something is detached, or frozen, on the other one.
@@ -992,7 +915,7 @@ class _Comparison:
             {r.step for r in t.records if r.phase is Phase.GRADIENT and r.slots}
             for t in (self.reference, self.candidate)
         ]
-        found = []
+        found = self._lost_in_pairs()
         for own, records in enumerate((self.matching.unmatched_reference, self.matching.unmatched_candidate)):
             side, other = (("reference", "candidate"), ("candidate", "reference"))[own]
             partners = {(m.reference, m.candidate)[own]: (m.candidate, m.reference)[own] for m in self.matching.modules}
@@ -1001,7 +924,7 @@ class _Comparison:
                 real = any(s.stats is None or s.stats.l2 > 0 for s in record.slots)
                 if record.phase is not Phase.GRADIENT or partner is None or not real or record.step not in ran[1 - own]:
                     continue
-                source = self._source(record, self.reference if own == 0 else self.candidate)
+                source = self.source(record, self.reference if own == 0 else self.candidate)
                 found.append(
                     Finding(
                         verdict=Verdict.BUG,
@@ -1015,6 +938,37 @@ class _Comparison:
                     )
                 )
         return found[::-1]  # the gradient comes from the end of the network: the first one lost is the last to be seen
+
+    def _lost_in_pairs(self) -> list[Finding]:
+        """Of modules that got gradients on both sides: those parameters that got one on one side only."""
+        found = []
+        for pair in self.matching.pairs:
+            a, b = pair.reference, pair.candidate
+            if a.phase is not Phase.GRADIENT or pair.how == FUSED:
+                continue
+            partners = next(
+                (m.params for m in self.matching.modules if (m.reference, m.candidate) == (a.path, b.path)), ()
+            )
+            for side, slot in pair.unmatched_slots:
+                own = side == "candidate"
+                real = slot.stats is None or slot.stats.l2 > 0
+                partner = next(((p, q)[not own] for p, q, _ in partners if (p, q)[own] == slot.name), None)
+                if partner is None or not real:
+                    continue
+                other = ("candidate", "reference")[own]
+                found.append(
+                    Finding(
+                        verdict=Verdict.BUG,
+                        phase=Phase.GRADIENT,
+                        step=a.step,
+                        reference=a.where,
+                        candidate=b.where,
+                        source=(self.source(a, self.reference), self.source(b, self.candidate)),
+                        message=f"{slot.name} got a gradient on the {side}'s side only: on the {other}'s side {partner} "
+                        "is frozen, or detached",
+                    )
+                )
+        return found
 
     def _innermost(self, sources: list[PairResult]) -> list[PairResult]:
         """Without those that merely enclose another one."""
@@ -1148,7 +1102,7 @@ def _family(kind: str | None) -> str | None:
     return "batch_norm" if kind is not None and "batch_norm" in kind else kind
 
 
-def _inside(record: Record, layers: frozenset[int]) -> bool:
+def inside(record: Record, layers: frozenset[int]) -> bool:
     """Whether a record is an op that one of `layers` is made of."""
     return record.kind is Kind.OP and record.parent_id in layers
 
@@ -1262,11 +1216,6 @@ def _gap(a: float, b: float) -> float:
     return gap if gap == gap else math.inf
 
 
-def _rms(slot: Slot) -> float:
-    assert slot.stats is not None
-    return slot.stats.l2 / math.sqrt(max(slot.meta.size, 1))
-
-
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     found = set(verdicts)
     if Verdict.UNDECIDED in found and found & {Verdict.NOISE, Verdict.EXACT}:
@@ -1290,7 +1239,7 @@ def _verdict(record: Record, diffs: Sequence[SlotDiff]) -> Verdict:
 def _absolute(diff: SlotDiff) -> float:
     """The error of a tensor in its own units."""
     error = diff.error if diff.error is not None else math.inf
-    return error * _rms(diff.reference) if diff.reference.stats is not None else error
+    return error * rms(diff.reference) if diff.reference.stats is not None else error
 
 
 def _error(result: PairResult | None, side: str) -> float:
@@ -1299,7 +1248,7 @@ def _error(result: PairResult | None, side: str) -> float:
     return max((d.error for d in diffs if d.error is not None and d.reference.side == side), default=0.0)
 
 
-def _made_in(record: Record) -> str:
+def made_in(record: Record) -> str:
     return f"{record.op}() in {record.path or 'the root'}"
 
 
@@ -1315,7 +1264,7 @@ def _nonfinite(m: Metrics) -> str:
     )
 
 
-def _describe(diff: SlotDiff) -> str:
+def describe(diff: SlotDiff) -> str:
     parts = []
     if diff.note:
         parts.append(diff.note)

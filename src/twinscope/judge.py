@@ -30,6 +30,15 @@ ROUNDOFF = {
 }
 
 
+#: The limits of a call judged alone (see `graft`), in units of the noise. Below the first it is as good as the
+#: reference's; from the second on it is another function; between them more inputs decide.
+NOISE_BELOW = 3.0
+BUG_FROM = 8.0
+#: Where float64 is known of neither side, or of one side only, an inaccurate kernel is not told from a bug below this
+#: (measured: MindSpore's tanh has 250).
+UNKNOWN_BELOW = 512.0
+
+
 class Mode(Choice):
     """How a tolerance is applied."""
 

@@ -19,7 +19,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -1201,10 +1201,17 @@ def _mixed(bits: Array) -> Array:
 
 def arranged(left: Array, right: Array) -> tuple[Array, str] | None:
     """`right` in the shape of `left`, with a word on what was done; None when no rearrangement explains the shapes."""
+    found = arrangement(left, right)
+    return None if found is None else (found[0](right), found[1])
+
+
+def arrangement(left: Array, right: Array) -> tuple[Callable[[Array], Array], str] | None:
+    """What brings `right`, and all that is laid out like it, into the shape of `left`: `arranged`, to be used again."""
     if left.shape == right.shape:
-        return right, ""
+        return (lambda array: array), ""
     if left.size != right.size:
         return None
+    shape = left.shape
     squeezed = [tuple(n for n in s if n != 1) for s in (left.shape, right.shape)]
     if sorted(squeezed[0]) == sorted(squeezed[1]) and squeezed[0] != squeezed[1] and len(squeezed[0]) <= 6:
         source = right.reshape(squeezed[1])
@@ -1219,8 +1226,9 @@ def arranged(left: Array, right: Array) -> tuple[Array, str] | None:
                 best, best_error = order, error
         if best is not None:
             note = f"compared after permuting axes: {right.shape} to {left.shape}"
-            return source.transpose(best).reshape(left.shape), note
-    return right.reshape(left.shape), f"compared after reshaping: {right.shape} to {left.shape}"
+            chosen = best
+            return (lambda array: array.reshape(squeezed[1]).transpose(chosen).reshape(shape)), note
+    return (lambda array: array.reshape(shape)), f"compared after reshaping: {right.shape} to {left.shape}"
 
 
 def _quick_error(left: Array, right: Array) -> float:

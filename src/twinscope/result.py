@@ -11,6 +11,7 @@ from .metrics import Metrics
 from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdict
 
 if TYPE_CHECKING:
+    from .graft import Graft
     from .weights import WeightMap
 
 #: from the worst to the best
@@ -39,6 +40,8 @@ class PairResult:
     verdict: Verdict
     diffs: tuple[SlotDiff, ...]
     rejoins: bool = False  # it differs, but only on the way: the two sides take other routes to the same numbers
+    inherits: bool = False  # it differs in the run only because what it was given does
+    graft: Graft | None = None  # what the call came to when it was judged alone
 
     @property
     def reference(self) -> Record:

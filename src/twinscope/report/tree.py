@@ -250,6 +250,8 @@ class _Marks:
             return Mark.SKIPPED
         if pair.verdict is Verdict.BUG:
             return Mark.BUG if record.index in self.found else Mark.FOLLOWS
+        if pair.inherits and record.index not in self.found:
+            return Mark.FOLLOWS
         if pair.verdict is Verdict.UNDECIDED and all(d.basis == "none" for d in pair.diffs):
             return Mark.SKIPPED
         return Mark[pair.verdict.name]

@@ -1,0 +1,103 @@
+"""Whether a call is the same function in a lower precision: its inputs and weights rounded, or its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import ml_dtypes
+import numpy as np
+
+from ..adapters.base import Adapter, Array
+from ..errors import NoFloat64
+from ..replaying import KeptCall, replay
+
+#: How much of the error must go once the rounding is made too.
+_EXPLAINED = 0.25
+#: How many roundoffs of a mode a result may be off that is held in that mode to the last bit.
+_HELD = 16.0
+
+
+def _tf32(array: Array) -> Array:
+    """Ten bits after the leading one, to nearest, ties to even."""
+    bits = array.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(
+        np.float32
+    )
+
+
+def _through(dtype: object) -> Callable[[Array], Array]:
+    return lambda array: array.astype(dtype).astype(np.float32)  # type: ignore[call-overload, no-any-return]
+
+
+#: Name, unit roundoff, rounding.
+MODES: tuple[tuple[str, float, Callable[[Array], Array]], ...] = (
+    ("TF32", 2.0**-11, _tf32),
+    ("float16", 2.0**-11, _through(np.float16)),
+    ("bfloat16", 2.0**-8, _through(ml_dtypes.bfloat16)),
+)
+
+
+def precision_of(adapter: Adapter, call: KeptCall, tensor: str, truth: Array, made: Array, noise: float) -> str:
+    """The mode in which `made` looks like the reference's call, "" where it looks like none.
+
+    `call` is the reference's, and `truth` what it comes to in float64. A mode explains what was made where the call, in
+    float64 but with its inputs and weights rounded, comes much nearer to it; or where every value fits the mode to the
+    last bit, and is off by no more than a few of its roundoffs.
+    """
+    if made.shape != truth.shape or truth.dtype != np.float64 or made.dtype.kind != "f" or not truth.size:
+        return ""
+    error = _rmse(made, truth)
+    scale = float(np.sqrt(np.mean(np.square(truth[np.isfinite(truth)])))) if np.isfinite(truth).any() else 0.0
+    if not np.isfinite(error) or scale == 0:
+        return ""
+    index = call.output_names.index(tensor) if tensor in call.output_names else None
+    for name, unit, rounded in MODES:
+        if error > _HELD * unit * scale or error < unit * scale / 64:
+            continue
+        narrow = made.astype(np.float32)
+        if made.dtype == np.float32 and np.array_equal(rounded(narrow), narrow, equal_nan=True):
+            if not np.array_equal(rounded(truth.astype(np.float32)), truth):
+                return name
+        if index is None:
+            continue
+        with _rounded_parameters(adapter, call, rounded):
+            try:
+                given = [
+                    a if p is not None else _round(a, rounded) for a, p in zip(call.inputs, call.params, strict=True)
+                ]
+                given = [
+                    _round(a, rounded) if p is not None and not adapter.is_model(call.target) else g
+                    for a, p, g in zip(call.inputs, call.params, given, strict=True)
+                ]
+                wide = replay(adapter, call.target, call, given, float64=True)[index]
+            except NoFloat64:
+                return ""
+        if wide.shape == made.shape and _rmse(made, wide) < _EXPLAINED * error + 8 * noise:
+            return name
+    return ""
+
+
+@contextmanager
+def _rounded_parameters(adapter: Adapter, call: KeptCall, rounded: Callable[[Array], Array]) -> Iterator[None]:
+    before = []
+    for tensor in adapter.trainable(call.target).values():
+        array = np.array(adapter.to_numpy(tensor), copy=True)
+        before.append((tensor, array))
+        adapter.assign(tensor, _round(array, rounded))
+    try:
+        yield
+    finally:
+        for tensor, array in before:
+            adapter.assign(tensor, array)
+
+
+def _round(array: Array, rounded: Callable[[Array], Array]) -> Array:
+    return rounded(array).astype(array.dtype) if array.dtype == np.float32 else array
+
+
+def _rmse(a: Array, b: Array) -> float:
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = a.astype(np.float64) - b
+    fine = np.isfinite(difference)
+    return float(np.sqrt(np.mean(np.square(difference[fine])))) if fine.any() else float("inf")

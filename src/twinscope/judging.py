@@ -1,0 +1,242 @@
+"""From what calls came to when they were judged alone to findings: where a fault is, and no downstream effect of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .explain.precision import MODES
+from .graft import Between, Graft, Grafts
+from .records import Kind, Phase, Record, Source, Verdict
+from .result import Finding, PairResult
+
+if TYPE_CHECKING:
+    from .comparing import Comparison
+
+#: Ops that let no gradient through.
+_STOPS = frozenset({"detach", "detach_", "stop_gradient"})
+#: What a run shows that cannot be noise, whatever was judged alone: where nothing alone explains it, it is told.
+_PLAIN = 0.05
+#: How many of its roundoffs a coarser precision may bring into a gradient that has come through many calls.
+_SPREAD = 16.0
+
+
+def as_judged(results: Sequence[PairResult], grafts: Grafts) -> list[PairResult]:
+    """Every pair of forward calls with the verdict of its call alone; what the run made of it stays to be read."""
+    found = []
+    for result in results:
+        number = result.reference.call_id
+        made = next((g for g in grafts.calls.get(number, ()) if g.phase is result.reference.phase), None)
+        if made is None or result.reference.kind is Kind.STATE:
+            found.append(result)
+        elif number in grafts.detours and made.phase is Phase.FORWARD:
+            found.append(replace(result, verdict=Verdict.UNDECIDED, rejoins=True, graft=made))
+        elif made.phase is Phase.BACKWARD and made.verdict is not Verdict.BUG:
+            found.append(replace(result, graft=made))
+        else:
+            inherits = result.verdict is Verdict.BUG and made.verdict is not Verdict.BUG
+            found.append(replace(result, verdict=made.verdict, inherits=inherits, graft=made))
+    return found
+
+
+def judged_forward(
+    comparison: Comparison, results: Sequence[PairResult], seen: Sequence[Finding], grafts: Grafts
+) -> list[Finding]:
+    """Findings of the forward pass: calls that are another function alone, and what lies between calls.
+
+    `seen` are those of the run as a whole; of them only those stay that nothing was judged about.
+    """
+    forward = {r.reference.call_id: r for r in results if r.reference.phase is Phase.FORWARD}
+    damaged = {r.candidate.path for r in results if r.reference.phase is Phase.WEIGHT and r.verdict is Verdict.BUG}
+    found = []
+    for number, result in forward.items():
+        made = next((g for g in grafts.calls.get(number, ()) if g.phase is Phase.FORWARD), None)
+        if made is None:
+            continue
+        if made.verdict is Verdict.BUG and number in grafts.sources:
+            if _weights_of(result) & damaged:
+                continue  # said of the weights
+            found.append(_finding(comparison, result, made, grafts))
+        elif made.verdict in (Verdict.PRECISION, Verdict.UNDECIDED) and number not in grafts.detours:
+            found.append(_finding(comparison, result, made, grafts))
+    found += [_between(comparison, forward.get(b.pair.reference.call_id), b, grafts) for b in grafts.between]
+    told = {f.pair.reference.call_id for f in found if f.pair is not None}
+    for finding in seen:
+        number = finding.pair.reference.call_id if finding.pair is not None else -1
+        if number in grafts.open and number not in told and finding.verdict is Verdict.UNDECIDED:
+            found.append(finding)
+    if not grafts.settled and not any(f.verdict is Verdict.BUG for f in found):
+        found += [f for f in seen if _is_plain(f) and f not in found]
+    order = {number: n for n, number in enumerate(forward)}
+    return sorted(found, key=lambda f: order.get(f.pair.reference.call_id, 0) if f.pair is not None else 0)
+
+
+def _is_plain(finding: Finding) -> bool:
+    return finding.verdict is Verdict.BUG and finding.numbers.get("error", math.inf) > _PLAIN
+
+
+def _weights_of(result: PairResult) -> set[str]:
+    """The module that a call's parameters belong to."""
+    held = {s.param.rpartition(".")[0] for s in result.candidate.slots if s.param}
+    return held | ({result.candidate.path} if result.candidate.kind is Kind.MODULE else set())
+
+
+def _finding(comparison: Comparison, result: PairResult, made: Graft, grafts: Grafts) -> Finding:
+    told = comparison.finding(result, _said(made), made.phase)
+    return replace(
+        told,
+        verdict=made.verdict,
+        numbers={**told.numbers, **_numbers(made)},
+        cause=_cause(grafts, result.reference.call_id, made) or told.cause,
+    )
+
+
+def _said(made: Graft) -> str:
+    where = "on the reference's inputs" if made.phase is Phase.FORWARD else "on the reference's inputs and gradients"
+    if made.verdict is Verdict.PRECISION:
+        return f"{where} {made.tensor} has {made.bits:.0f} right bits: the same function in {made.precision}"
+    if made.rho64 is not None and math.isfinite(made.rho64):
+        return f"{where} {made.tensor} is {made.rho:.3g} times the noise off, and in float64 still {made.rho64:.3g}"
+    return f"{where} {made.tensor} is {made.rho:.3g} times the noise off (noise by {made.floor})"
+
+
+def _numbers(made: Graft) -> dict[str, float]:
+    found = {"rho": made.rho, "right_bits": made.bits}
+    return found if made.rho64 is None else {**found, "rho64": made.rho64}
+
+
+def _cause(grafts: Grafts, number: int, made: Graft) -> str | None:
+    if made.verdict is Verdict.PRECISION:
+        return f"computed in {made.precision}"
+    causes = grafts.causes.get((number, made.phase))
+    return "; or ".join(str(c) for c in causes[:1]) if causes else None
+
+
+def _between(comparison: Comparison, result: PairResult | None, fault: Between, grafts: Grafts) -> Finding:
+    """A fault between calls, at the op that made what differs where one has no partner, else where it is used."""
+    a, b = fault.pair.reference, fault.pair.candidate
+    slots = fault.slot
+    partnered = (
+        {p.reference.call_id for p in comparison.matching.pairs},
+        {p.candidate.call_id for p in comparison.matching.pairs},
+    )
+    makers = fault.makers
+    where: list[str | None] = []
+    apart = [False, False]
+    sources: list[Source | None] = []
+    for side, (record, maker, trace) in enumerate(
+        zip((a, b), makers, (comparison.reference, comparison.candidate), strict=True)
+    ):
+        apart[side] = maker is not None and maker.call_id not in partnered[side]
+        shown = maker if maker is not None and (apart[side] or slots[0].side == "out") else record
+        where.append(shown.where)
+        sources.append((maker.source if maker is not None else None) or comparison.source(record, trace))
+    if apart[0] and not apart[1] and slots[0].side == "in":
+        where[1] = b.path or "(root)"  # an op of the reference's has no counterpart there
+    names = [_made_by(m) for m in makers]
+    what = f"what it returns ({slots[0].name})" if slots[0].side == "out" else f"its input {slots[0].name}"
+    message = (
+        f"{what} differs although all that it is made of agrees: look at {names[0]} (reference) and {names[1]} "
+        f"(candidate); {fault.graft.rho:.3g} times the noise"
+    )
+    return Finding(
+        verdict=Verdict.BUG,
+        phase=Phase.FORWARD,
+        step=a.step,
+        reference=where[0],
+        candidate=where[1],
+        source=(sources[0], sources[1]),
+        message=message,
+        numbers={**_numbers(fault.graft)},
+        cause=fault.cause,
+        pair=result,
+    )
+
+
+def _made_by(record: Record | None) -> str:
+    return "an input" if record is None else f"{record.op}() in {record.path or 'the root'}"
+
+
+# -- backward ----------------------------------------------------------------------------------------------------------
+
+
+def judged_backward(
+    comparison: Comparison, results: Sequence[PairResult], findings: Sequence[Finding], grafts: Grafts
+) -> list[Finding]:
+    """Findings of the backward pass: calls whose gradients are another function's, then what stops a gradient."""
+    forward = {r.reference.call_id: r for r in results if r.reference.phase is Phase.FORWARD}
+    backward = {r.reference.call_id: r for r in results if r.reference.phase is Phase.BACKWARD}
+    alone = []
+    for number, result in forward.items():
+        made = next((g for g in grafts.calls.get(number, ()) if g.phase is Phase.BACKWARD), None)
+        if made is not None and made.verdict is Verdict.BUG and number in grafts.sources:
+            alone.append(_finding(comparison, backward.get(number, result), made, grafts))
+    coarse = _roundoff_of_modes(grafts)
+    findings = [
+        f for f in findings if not (_comes_back(f) and 0 < f.numbers.get("error", math.inf) <= _SPREAD * coarse)
+    ]
+    kept = []
+    stops = _stops(comparison)
+    for finding in findings:
+        number = finding.pair.reference.call_id if finding.pair is not None else -1
+        if finding.phase is Phase.BACKWARD and (alone or (_is_fine_alone(grafts, number) and stops)):
+            continue
+        kept.append(finding)
+    lost = [f for f in findings if f.phase in (Phase.BACKWARD, Phase.GRADIENT) and f not in alone]
+    if stops and lost and not alone:
+        kept = [f for f in kept if f.phase not in (Phase.BACKWARD, Phase.GRADIENT)]
+        kept += [_stop(comparison, record, lost[0]) for record in stops[:1]]
+    elif alone:
+        kept = [f for f in kept if f.phase is not Phase.GRADIENT or "only" in f.message]
+    return [*kept, *alone]
+
+
+def _comes_back(finding: Finding) -> bool:
+    return finding.phase in (Phase.BACKWARD, Phase.GRADIENT) and finding.verdict is Verdict.BUG
+
+
+def _roundoff_of_modes(grafts: Grafts) -> float:
+    """That of the coarsest precision that some call was found to be computed in."""
+    found = {g.precision for judged in grafts.calls.values() for g in judged if g.verdict is Verdict.PRECISION}
+    return max((unit for name, unit, _ in MODES if name in found), default=0.0)
+
+
+def _is_fine_alone(grafts: Grafts, number: int) -> bool:
+    return any(g.phase is Phase.BACKWARD and g.verdict is not Verdict.BUG for g in grafts.calls.get(number, ())) or (
+        number in grafts.calls and not any(g.verdict is Verdict.BUG for g in grafts.calls[number])
+    )
+
+
+def _stops(comparison: Comparison) -> list[Record]:
+    """The candidate's calls that stop a gradient and have no partner, in modules where the reference has none."""
+    matched = {id(p.candidate) for p in comparison.matching.pairs}
+    theirs = {r.path for r in comparison.reference.records if _is_stop(r)}
+    return [r for r in comparison.candidate.records if _is_stop(r) and id(r) not in matched and r.path not in theirs]
+
+
+def _is_stop(record: Record) -> bool:
+    return record.phase is Phase.FORWARD and record.kind is Kind.OP and record.op in _STOPS
+
+
+def _stop(comparison: Comparison, record: Record, like: Finding) -> Finding:
+    return replace(
+        like,
+        phase=Phase.BACKWARD,
+        candidate=record.where,
+        reference=_partner(comparison, record.path),
+        source=(None, record.source),
+        message=f"{record.op}() stops a gradient that the reference lets through; {like.message}",
+        cause=f"detached: {record.op}() on the candidate's side only",
+    )
+
+
+def _partner(comparison: Comparison, path: str) -> str | None:
+    found = next((m.reference for m in comparison.matching.modules if m.candidate == path), None)
+    return None if found is None else found or "(root)"
+
+
+def causes_of(findings: Iterable[Finding]) -> list[str]:
+    """The causes that are known."""
+    return [f.cause for f in findings if f.cause]
