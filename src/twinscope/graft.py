@@ -515,8 +515,8 @@ class _Grafter:
                 continue
             seen.add(number)
             pair, given = self.steps[number], self.states[number].given
-            off = [slots for slots in self._paired(pair, "in") if given.get(slots[0].name, 0.0) > 0]
-            if not any([trace(pair, slots, given[slots[0].name]) for slots in off]):
+            differing = [slots for slots in self._paired(pair, "in") if given.get(slots[0].name, 0.0) > 0]
+            if not any([trace(pair, slots, given[slots[0].name]) for slots in differing]):
                 calls.add(number)
         return calls, faults
 
@@ -536,8 +536,8 @@ class _Grafter:
         first = self.adapters[0]
         if first is None:
             return
-        keys = {_key(p.reference): i for i, p in self.steps.items() if i not in self.open}
-        wanted = keys if self.backward else {k: i for k, i in keys.items() if i in self.doubts}
+        backward = self._backward_calls()
+        wanted = {_key(p.reference): i for i, p in self.steps.items() if i in self.doubts or i in backward}
 
         def learn(call: KeptCall) -> None:
             number = wanted[_key(call)]
@@ -553,11 +553,36 @@ class _Grafter:
                     moved = [_nudged(a, i) for i, a in enumerate(call.inputs)]
                     nudged = replay(first, call.target, call, moved)
                 self.known[number] = _Known(call, truth, nudged)
-            if self.backward:
+            if number in backward:
                 self._learn_backward(first, number, call)
 
         if wanted:
             self._run(0, learn, wanted)
+
+    def _backward_calls(self) -> set[int]:
+        """The calls whose backward is to be judged. What holds no weights and is told the same differs in nothing but
+        its inputs, and neither side's framework has another gradient for it: of such calls the first is enough."""
+        if not self.backward:
+            return set()
+        chosen: dict[object, int] = {}
+        for number, pair in self.steps.items():
+            if number in self.open or number not in self.states:
+                continue
+            key: object = number
+            records = (pair.reference, pair.candidate)
+            infos = [own.get(r.path) for own, r in zip(self.infos, records, strict=True)]
+            plain = all(
+                r.kind is Kind.OP or (i is not None and i.builtin and i.kind and not i.params)
+                for r, i in zip(records, infos, strict=True)
+            )
+            if plain and not any(s.param for r in records for s in r.slots):
+                told = [
+                    (r.type, repr(r.args), repr(i.attributes) if r.kind is Kind.MODULE and i is not None else "")
+                    for r, i in zip(records, infos, strict=True)
+                ]
+                key = repr((told, [[(s.name, s.meta.shape, s.meta.dtype) for s in r.slots] for r in records]))
+            chosen.setdefault(key, number)
+        return set(chosen.values())
 
     def _learn_backward(self, first: Adapter, number: int, call: KeptCall) -> None:
         compared = {a.name for a, _ in self._paired(self.steps[number], "out")}
