@@ -1,0 +1,753 @@
+"""Why a call differs: hypotheses, and the replays that settle them.
+
+Where hypotheses come from, the likeliest first; each is tested by making the candidate's call again without it:
+
+    told       what the two layers or ops were told differently, and whether one is training
+    weights    the layer's own parameters against the reference's, in the layer's own layout
+    formulas   functions that give the very values that either side has
+    inputs     exchanged, transposed, negated
+    shapes     what the error itself looks like: a factor, another order, one row
+
+The first that makes the call right is the cause. What only fits is said to be suspected.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..adapters.base import Array
+from ..errors import TwinscopeError
+from ..hints import Hints
+from ..metrics import arranged
+from ..records import Kind, ModuleInfo, ParamInfo, Phase
+from ..replaying import KeptCall
+from ..running import unchanged
+from ..weights.layout import to_neutral
+from ..weights.mapper import draft
+from ..weights.model import Weights
+from . import formulas
+from .linting import LintReport
+from .neutral import difference, neutral
+from .partners import SURE
+from .shapes import Shape, residual_shapes, rounded
+from .spelling import layer_name, shown, spelled
+from .suspect import Cause, Suspect
+from .table import Effect, Setting, family, flavour_of, settings_of
+
+#: A rho below which a call is right, and how much nearer than before it must be.
+_RIGHT, _NEARER = 3.0, 0.5
+#: Most replays for one suspect, and most causes that are only suspected.
+_MOST_REPLAYS, _MOST_SUSPECTED = 40, 3
+#: A layer that holds more parameters than this is a network: its parts are suspects of their own.
+_MOST_PARAMETERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Hypothesis:
+    """What may be wrong, and what the call comes to without it."""
+
+    text: str
+    test: Callable[[], float] | None = None
+    #: whether it is worth telling when it is not, or cannot be, proven
+    likely: bool = False
+
+
+def explain(suspect: Suspect, lint: LintReport | None = None, *, replays: int = _MOST_REPLAYS) -> tuple[Cause, ...]:
+    """Why this call differs, the best first: one cause that was proven, or some that are suspected, or none.
+
+    Parameters, buffers and attributes of the module are what they were when this returns.
+
+    ::
+
+        [cause, *_] = explain(suspect)
+        cause.text, cause.proven, cause.rho      # "eps 1e-05 / 1e-06 (...)", True, 1.02
+    """
+    search = _Search(suspect, lint, replays)
+    adapter, target = suspect.adapters[1], suspect.calls[1].target
+    with ExitStack() as stack:
+        if adapter.is_model(target):
+            stack.enter_context(unchanged(adapter, target))
+        return search.causes()
+
+
+class _Search:
+    """One suspect, and what has been tried of it."""
+
+    def __init__(self, suspect: Suspect, lint: LintReport | None, replays: int) -> None:
+        self.suspect, self.lint = suspect, lint
+        self.left = replays
+        self.mine, self.other = suspect.calls
+        self.adapter, self.target = suspect.adapters[1], suspect.calls[1].target
+        self.base = suspect.reference if suspect.truth is None else suspect.truth
+        self.is_layer = self.other.kind is Kind.MODULE and self.adapter.is_model(self.target)
+        self.backward = suspect.phase is Phase.BACKWARD
+        #: the difference lies in what the call was given, not in what it does
+        self.is_wiring = not self.backward and suspect.tensor.startswith("in.")
+        self._shapes: tuple[Shape, ...] | None = None
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        if self._shapes is None:
+            inputs = dict(_unique(zip(self.other.input_names, self.suspect.given, strict=True)))
+            if self.is_wiring:
+                inputs.pop(self.suspect.tensor, None)
+            noise = max(self.suspect.noise, 1e-300)
+            self._shapes = residual_shapes(self.base, self.suspect.candidate, noise, inputs)
+        return self._shapes
+
+    def causes(self) -> tuple[Cause, ...]:
+        sources = (
+            (_gradients, _told, _weights, _arguments, _inputs, _shaped, _unknown)
+            if self.backward
+            else (_wired, _shaped)
+            if self.is_wiring
+            else (_told, _weights, _arguments, _formulas, _epsilon, _inputs, _shaped)
+        )
+        suspected: list[Cause] = []
+        partly: list[_Hypothesis] = []
+        for source in sources:
+            for hypothesis in source(self):
+                rho = None if hypothesis.test is None else self.tried(hypothesis.test)
+                if rho is not None and rho <= _RIGHT and rho < _NEARER * self.suspect.rho:
+                    return (Cause(hypothesis.text, True, rho),)
+                if hypothesis.likely:
+                    partly.append(hypothesis)
+                    suspected.append(Cause(hypothesis.text, False, rho))
+        distinct = {cause.text: cause for cause in suspected}
+        return tuple(list(distinct.values())[:_MOST_SUSPECTED])
+
+    def tried(self, test: Callable[[], float]) -> float | None:
+        """What a replay comes to; None where there was none."""
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        try:
+            return test()
+        except (TwinscopeError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+            return None  # what cannot be is no cause
+
+    def again(self, **changed: Any) -> float:
+        return self.suspect.again(**changed)
+
+    def altered(self, settings: Mapping[str, Any]) -> float:
+        with self.adapter.altered(self.target, settings) as told:
+            return self.again() if told else math.inf
+
+    @property
+    def infos(self) -> tuple[ModuleInfo, ModuleInfo] | None:
+        a, b = self.suspect.modules
+        return None if a is None or b is None else (a, b)
+
+
+# -- what they were told -----------------------------------------------------------------------------------------------
+
+
+def _told(search: _Search) -> Iterator[_Hypothesis]:
+    """Modes and settings that differ."""
+    a, b = search.mine.training, search.other.training
+    if a is not None and b is not None and a != b and search.is_layer:
+        words = ["training" if on else "evaluation" for on in (a, b)]
+        text = f"mode: the reference is in {words[0]} mode, the candidate in {words[1]} mode"
+        yield _Hypothesis(text, lambda: search.altered({"training": a}), likely=True)
+    if not search.is_layer or search.infos is None:
+        return
+    first, second = search.infos
+    kinds = first.kind, second.kind
+    if None in kinds:
+        return
+    names = [adapter.name for adapter in search.suspect.adapters]
+    if family(kinds[0] or "") != family(kinds[1] or ""):
+        layers = [layer_name(f, flavour_of(f, info), info) for f, info in zip(names, search.infos, strict=True)]
+        pair = next((p for p in formulas_told_apart(search)), None)
+        text = f"kind of layer: {layers[0]} / {layers[1]}, activation {kinds[0]} / {kinds[1]}"
+        yield _Hypothesis(text, None if pair is None else lambda: _exchanged(search, pair), likely=True)
+        return
+    settings = [neutral(f, info) for f, info in zip(names, search.infos, strict=True)]
+    differing = {}
+    for setting in settings_of(kinds[0] or ""):
+        found = difference(setting, settings[0], settings[1])
+        if found is None or setting.effect is Effect.COSMETIC:
+            continue
+        if setting.effect is Effect.BACKWARD and not search.backward:
+            continue
+        if setting.effect is Effect.TRAINING and not search.other.training and setting.name not in ("mode",):
+            continue
+        differing[setting.name] = (setting, found.sure)
+    texts = {name: _spelt(search, setting, settings) for name, (setting, _) in differing.items()}
+    for name, (_, sure) in differing.items():
+        value = settings[0][name]
+        yield _Hypothesis(texts[name], lambda n=name, v=value: search.altered({n: v}), likely=sure)  # type: ignore[misc]
+    if len(differing) > 1:
+        both = {name: settings[0][name] for name in differing}
+        yield _Hypothesis("; ".join(texts.values()), lambda: search.altered(both))
+
+
+def _spelt(search: _Search, setting: Setting, settings: Sequence[Mapping[str, Any]]) -> str:
+    """ "eps 1e-05 / 1e-06 (eps=1e-05, epsilon=1e-06)": neutral, then as either framework writes it."""
+    infos = search.infos
+    assert infos is not None
+    own = []
+    for adapter, info, side in zip(search.suspect.adapters, infos, settings, strict=True):
+        own.append(spelled(flavour_of(adapter.name, info), info.kind or "", setting, side, info))
+    values = " / ".join(shown(side[setting.name]) for side in settings)
+    return f"{setting.name} {values} ({own[0]}; {own[1]})"
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """One of the candidate's parameters that is not what the reference's says it should be."""
+
+    tensor: Any
+    name: str
+    expected: Array
+    actual: Array
+    text: str
+    sure: bool
+
+
+def _weights(search: _Search) -> Iterator[_Hypothesis]:
+    """Parameters and buffers that are not the reference's."""
+    if not search.is_layer or not search.suspect.adapters[0].is_model(search.mine.target):
+        return
+    reference, candidate = search.mine.target, search.target
+    sides = Weights.of(reference), Weights.of(candidate)
+    if any(sum(1 for _ in side.places()) > _MOST_PARAMETERS for side in sides):
+        return
+    drafted = draft(sides[0], sides[1], Hints.parse(None, None))
+    entries = [e for e in drafted.entries() if e.reference and e.candidate]
+    places = {path: (info, param) for path, info, param in sides[1].places()}
+    objects = {info.path: module for info, module in search.adapter.modules(candidate)}
+    read, held = sides[0].reader(), {}
+    try:
+        for entry, path, array in drafted.map().arrays(read, entries):
+            held[path] = (np.asarray(array), entry.confidence >= SURE)
+    except TwinscopeError:
+        pass  # of what cannot be carried nothing is known
+    wrong: list[_Weight] = []
+    for path, (expected, sure) in held.items():
+        info, param = places[path]
+        tensor = search.adapter.state(objects[info.path])[param.name]
+        actual = np.array(search.adapter.to_numpy(tensor), copy=True)
+        if actual.shape != expected.shape or "float" not in actual.dtype.name:
+            continue
+        text = _weight_text(param, path, expected, actual)
+        if text is not None:
+            wrong.append(_Weight(tensor, path, expected, actual, text, sure))
+    wrong = _swapped(wrong)
+    if wrong:
+        yield from (_Hypothesis(w.text, lambda w=w: _assigned(search, [w]), likely=w.sure) for w in wrong[:6])  # type: ignore[misc]
+        if len(wrong) > 1:
+            text = "; ".join(dict.fromkeys(w.text for w in wrong[:4]))
+            yield _Hypothesis(text, lambda: _assigned(search, wrong))
+    yield from _lacking(search, drafted.entries(), read, sides[0])
+
+
+def _assigned(search: _Search, weights: Sequence[_Weight]) -> float:
+    try:
+        for weight in weights:
+            search.adapter.assign(weight.tensor, weight.expected.astype(weight.actual.dtype))
+        return search.again()
+    finally:
+        for weight in weights:
+            search.adapter.assign(weight.tensor, weight.actual)
+
+
+def _swapped(wrong: Sequence[_Weight]) -> list[_Weight]:
+    """Parameters that hold one another's values."""
+    for a, b in itertools.combinations(wrong, 2):
+        if a.actual.shape == b.expected.shape and _close(a.actual, b.expected) and _close(b.actual, a.expected):
+            names = [_short(w.name) for w in (a, b)]
+            text = f"{a.name} and {b.name} are swapped ({names[0]} and {names[1]})"
+            pair = [replace(w, text=text) for w in (a, b)]
+            return [*pair, *(w for w in wrong if w is not a and w is not b)]
+    return list(wrong)
+
+
+def _short(path: str) -> str:
+    return path.replace("_proj", "").rpartition(".")[0].rpartition(".")[2] or path
+
+
+def _close(a: Array, b: Array) -> bool:
+    return bool(a.shape == b.shape and np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-6, atol=1e-9))
+
+
+def _weight_text(param: ParamInfo, path: str, expected: Array, actual: Array) -> str | None:
+    """What is wrong with a parameter, None where nothing is: in the neutral layout, as the reference has it."""
+    a, b = (to_neutral(param, x).astype(np.float64) for x in (expected, actual))
+    level = float(np.sqrt(np.mean(a * a))) if a.size else 0.0
+    noise = max(2.0**-25 * level, 1e-30)
+    if a.size == 0 or np.array_equal(a, b):
+        return None
+    for mode in ("bfloat16", "float16"):
+        if np.array_equal(rounded(a, mode), b):
+            return f"{path} is rounded to {mode}"
+    apart = float(np.sqrt(np.mean((a - b) ** 2)))
+    if apart <= 2.0**-22 * level:
+        return None
+    if b.size > 1 and (b == b.flat[0]).all():
+        word = {0.0: "zero", 1.0: "all ones"}.get(float(b.flat[0]), f"{b.flat[0]:g} everywhere")
+        return f"{path} is {word}: at its initial value, never carried over"
+    found = residual_shapes(a, b, noise)
+    if not found:
+        return f"{path} is another weight altogether: at its initial value, or that of another layer"
+    return f"{path}: {_of_weight(found[0], path, a, b)}"
+
+
+def _of_weight(shape: Shape, path: str, a: Array, b: Array) -> str:
+    parameters = shape.parameters
+    if shape.name == "scale":
+        factor = float(parameters["factor"])
+        by = (
+            f"{abs(factor - 1) * 100:.3g} % too {'large' if factor > 1 else 'small'}, " if abs(factor - 1) < 0.5 else ""
+        )
+        return f"{by}a scale of {factor:.6g}"
+    if shape.name == "transposed":
+        return "the weight is transposed"
+    if shape.name == "index":
+        axis, indices = parameters["axis"], parameters["indices"]
+        here = tuple(indices if i == axis else slice(None) for i in range(a.ndim))
+        x, y = a[here].ravel(), b[here].ravel()
+        factor = float(x @ y) / max(float(x @ x), 1e-300)
+        exact = float(np.sqrt(np.mean((y - factor * x) ** 2))) <= 1e-5 * float(np.sqrt(np.mean(y * y)) + 1e-300)
+        word = "row" if axis == 0 else "channel"
+        many = f"{word} {indices[0]}" if len(indices) == 1 else f"{word}s {', '.join(map(str, indices))}"
+        how = f"off by a factor {factor:.6g}" if exact else "wrong"
+        return f"{many} of the weight (axis {axis} of {a.shape[axis]}) {how}"
+    if "permutation" in shape.text and parameters.get("axis") == 0 and "how" in parameters:
+        how = str(parameters["how"])
+        if "in_proj" in path or "qkv" in path:
+            letters = "qkv"
+            for i in (0, 1, 2):
+                how = how.replace(f"parts {i} and", f"{letters[i]} and").replace(f"and {i} of 3", f"and {letters[i]}")
+        elif "_ih" in path or "_hh" in path:
+            how = f"gates in another order: {how}"
+        return f"in another order: {how} (a permutation of axis 0)"
+    if shape.name == "zeros":
+        return "is zero: at its initial value"
+    return shape.text.replace("the candidate", "it")
+
+
+def _lacking(
+    search: _Search, entries: Sequence[Any], read: Callable[[str], Array], weights: Weights
+) -> Iterator[_Hypothesis]:
+    """Parameters that only the reference has: a bias that was dropped, a norm without weights."""
+    known = {path: param for path, _, param in weights.places()}
+    alone = [p for e in entries if e.reference and not e.candidate for p in e.reference]
+    paired = {p for e in entries for p in e.reference}
+    alone += [p for p in known if p not in paired]
+    own = {}
+    for path in dict.fromkeys(alone):
+        param = known[path]
+        if not param.buffer and param.role in ("weight", "bias") and len(param.neutral_shape()) == 1:
+            own[param.role] = np.asarray(read(path)).astype(np.float64).ravel()
+    if not own or search.backward:
+        return
+    shape = search.suspect.reference.shape
+    size = next(iter(own.values())).size
+    names = " and ".join(own)
+    text = f"no {names}: the candidate's layer has none ({'affine' if 'weight' in own else 'bias'} True / False)"
+    axes = [i for i in dict.fromkeys((len(shape) - 1, 1)) if i < len(shape) and shape[i] == size]
+    if not axes:
+        yield _Hypothesis(text, likely=True)
+    for axis in axes:
+
+        def change(y: Array, axis: int = axis) -> Array:
+            if y.ndim != len(shape) or y.shape[axis] != size:
+                return y
+            lay = [size if i == axis else 1 for i in range(y.ndim)]
+            changed = y * own["weight"].reshape(lay) if "weight" in own else y
+            changed = changed + own["bias"].reshape(lay) if "bias" in own else changed
+            return np.asarray(changed).astype(y.dtype)
+
+        yield _Hypothesis(text, lambda c=change: search.again(change=c), likely=True)  # type: ignore[misc]
+
+
+# -- arguments of ops --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Argument:
+    """A number, word or flag among the arguments of a call."""
+
+    place: int | str  # a position, or a keyword
+    within: tuple[int, ...]  # of a tuple or list
+    name: str
+    value: Any
+
+
+_SCALES = ("mul", "multiply", "div", "divide", "scale", "true_divide", "__mul__", "__truediv__", "__rmul__", "bmm")
+_SUMS = ("add", "sub", "__add__", "__sub__", "__radd__", "__rsub__", "subtract")
+_ALONG = ("softmax", "mean", "sum", "std", "var", "median", "sort", "cat", "concat", "norm", "max", "min", "stack")
+
+
+def _arguments(search: _Search) -> Iterator[_Hypothesis]:
+    """Numbers, words and flags among the arguments: the reference's in the place of the candidate's."""
+    if search.other.kind is not Kind.OP:
+        return
+    first, second = (list(_given(call)) for call in search.suspect.calls)
+    tried = 0
+    ranked = sorted(
+        ((a, b) for a in first for b in second if _comparable(a.value, b.value)),
+        key=lambda p: (p[0].name != p[1].name, p[0].place != p[1].place),
+    )
+    for a, b in ranked:
+        if a.value == b.value and type(a.value) is type(b.value):
+            continue
+        if any(o.name == a.name and o.value == a.value for o in second if o is not b) and a.name != b.name:
+            continue  # the candidate has that elsewhere
+        tried += 1
+        if tried > 12:
+            return
+        call = _with(search.other, b, a.value)
+        text = f"{_word(search, a, b)} {shown(a.value)} / {shown(b.value)}"
+        likely = a.name == b.name or (len(first) == len(second) == 1)
+        yield _Hypothesis(text, lambda c=call: search.again(call=c), likely=likely)  # type: ignore[misc]
+
+
+def _given(call: KeptCall) -> Iterator[_Argument]:
+    names: list[str] = []
+    with suppress(TypeError, ValueError):  # of a builtin
+        names = list(inspect.signature(call.target).parameters)
+    for i, value in enumerate(call.args):
+        yield from _plain_values(i, names[i] if i < len(names) else str(i), value)
+    for key, value in call.kwargs.items():
+        yield from _plain_values(key, key, value)
+
+
+def _plain_values(place: int | str, name: str, value: Any) -> Iterator[_Argument]:
+    if isinstance(value, (bool, int, float, str)):
+        yield _Argument(place, (), name, value)
+    elif isinstance(value, (tuple, list)) and len(value) <= 8:
+        for i, part in enumerate(value):
+            if isinstance(part, (bool, int, float)):
+                yield _Argument(place, (i,), name, part)
+
+
+def _comparable(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return isinstance(a, bool) and isinstance(b, bool)
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and isinstance(b, str)
+    return True
+
+
+def _with(call: KeptCall, argument: _Argument, value: Any) -> KeptCall:
+    """The call with one argument changed."""
+
+    def change(own: Any) -> Any:
+        if not argument.within:
+            return value
+        parts = [value if i == argument.within[0] else part for i, part in enumerate(own)]
+        return tuple(parts) if isinstance(own, tuple) else parts
+
+    if isinstance(argument.place, int):
+        args = tuple(change(v) if i == argument.place else v for i, v in enumerate(call.args))
+        return replace(call, args=args)
+    return replace(call, kwargs={k: change(v) if k == argument.place else v for k, v in call.kwargs.items()})
+
+
+def _word(search: _Search, a: _Argument, b: _Argument) -> str:
+    """What an argument is called; by its op and value where nobody says."""
+    op = search.other.type.rpartition(".")[2].strip("_")
+    names = [n for n in dict.fromkeys((a.name, b.name)) if not n.isdigit() and n not in ("x", "y", "other", "input")]
+    said = " / ".join(names)
+    number = isinstance(a.value, (int, float)) and not isinstance(a.value, bool)
+    if number and any(op == s.strip("_") for s in _SUMS) and 0 < abs(a.value) < 0.01:
+        return f"{said} epsilon (eps)".strip()
+    if number and any(op == s.strip("_") for s in _SCALES):
+        return f"{said} factor (scale)".strip() if "scale" not in said else f"{said} factor"
+    if isinstance(a.value, int) and number and any(s in op for s in _ALONG):
+        return f"{said} (axis, dim)".strip() if not ({"axis", "dim"} & set(names)) else said
+    if op == "topk":
+        return "k"
+    return said or f"argument {a.name}"
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+_Pair = tuple[Array, formulas.Formula, formulas.Formula]
+
+
+def formulas_told_apart(search: _Search) -> Iterator[_Pair]:
+    """(input, the reference's formula, the candidate's) where the values show which function each side is."""
+    s = search.suspect
+    if s.tensor not in ("out", "out.0"):
+        return
+    apart = float(np.sqrt(np.mean(_difference(s.reference, s.candidate) ** 2))) if s.reference.size else 0.0
+    for x, param in zip(s.given, search.other.params, strict=True):
+        if param is not None or x.dtype.kind != "f" or x.size < 4:
+            continue
+        slack = max(6 * s.noise, 1e-3 * apart if math.isfinite(apart) else 0.0)
+        mine = formulas.matching(x, search.base, slack)
+        theirs = formulas.matching(x, s.candidate, slack) if mine else []
+        found = formulas.told_apart(mine, theirs)
+        if found is not None:
+            yield x, *found
+
+
+def _formulas(search: _Search) -> Iterator[_Hypothesis]:
+    for pair in formulas_told_apart(search):
+        text = formulas.difference(pair[1], pair[2])
+        if {pair[1].family, pair[2].family} & {"identity"}:
+            text += ": an operation is missing"
+        yield _Hypothesis(text, lambda pair=pair: _exchanged(search, pair), likely=True)  # type: ignore[misc]
+
+
+def _exchanged(search: _Search, pair: _Pair) -> float:
+    """The call, its formula's value exchanged for the other's: right only if it is that formula to the last bit."""
+    x, a, b = pair
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        before, after = np.asarray(b.function(wide)), np.asarray(a.function(wide))
+
+    def change(y: Array) -> Array:
+        if y.size != before.size:
+            return y
+        with np.errstate(all="ignore"):
+            moved = np.where(np.isfinite(before), y.reshape(before.shape) - before, 0.0)
+            made = np.where(np.isfinite(after), moved.reshape(after.shape) + after, after)
+        return made.reshape(y.shape).astype(y.dtype)
+
+    return search.again(change=change)
+
+
+_EPSILONS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-7, 1e-8, 1e-2, 1e-4, 1e-10, 0.0)
+
+
+def _epsilon(search: _Search) -> Iterator[_Hypothesis]:
+    """An epsilon in a norm that nobody can read: rows of little variance are scaled as two known ones would do it."""
+    s = search.suspect
+    row = next((shape for shape in search.shapes if shape.name == "row scale"), None)
+    if row is None or search.backward:
+        return
+    for x in s.given:
+        if x.shape != s.reference.shape or x.dtype.kind != "f":
+            continue
+        wide = x.astype(np.float64)
+        levels = {"variance": wide.var(-1, keepdims=True), "mean square": np.mean(wide**2, -1, keepdims=True)}
+        bias = _own_bias(search, s.reference.shape[-1])
+        moved = search.base.astype(np.float64) - bias
+        d = _difference(s.reference, s.candidate)
+        scale = np.sum(d * moved, -1, keepdims=True) / np.maximum(np.sum(moved * moved, -1, keepdims=True), 1e-300)
+        best: tuple[float, float, float, Array] | None = None
+        for level in levels.values():
+            for a, b in itertools.permutations(_EPSILONS, 2):
+                with np.errstate(all="ignore"):
+                    factor = np.sqrt((level + a) / (level + b))
+                error = float(np.sqrt(np.mean(((factor - 1.0 - scale) * moved) ** 2)))
+                if math.isfinite(error) and (best is None or error < best[0]):
+                    best = error, a, b, factor
+        if best is None:
+            continue
+        _, a, b, factor = best
+        text = f"eps {a:g} / {b:g} (epsilon): every row is scaled as these would"
+
+        def change(y: Array, factor: Array = factor, bias: Array = bias) -> Array:
+            return y if y.shape != s.reference.shape else ((y - bias) / factor + bias).astype(y.dtype)
+
+        yield _Hypothesis(text, lambda c=change: search.again(change=c))  # type: ignore[misc]
+
+
+def _own_bias(search: _Search, size: int) -> Array:
+    if not search.is_layer:
+        return np.zeros(size)
+    for info, module in search.adapter.modules(search.target):
+        for param in info.params:
+            if param.role == "bias" and param.meta.shape == (size,):
+                found = search.adapter.to_numpy(search.adapter.state(module)[param.name])
+                return np.asarray(found, dtype=np.float64)
+    return np.zeros(size)
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------
+
+
+def _inputs(search: _Search) -> Iterator[_Hypothesis]:
+    """What was given, in other places or otherwise turned."""
+    s = search.suspect
+    given, names = list(s.given), search.other.input_names
+    floats = [i for i, x in enumerate(given) if x.dtype.kind == "f"]
+    for i, j in itertools.combinations(floats, 2):
+        if given[i].shape != given[j].shape or given[i] is given[j] or np.array_equal(given[i], given[j]):
+            continue
+        changed = list(given)
+        changed[i], changed[j] = given[j], given[i]
+        what = " and ".join(_input_name(search, k) for k in (i, j))
+        yield _Hypothesis(f"{what} are swapped", lambda c=changed: search.again(given=c))  # type: ignore[misc]
+    for i in floats:
+        x = given[i]
+        own = _input_name(search, i)
+        if x.ndim >= 2 and x.shape[-1] == x.shape[-2] > 1:
+            changed = [np.ascontiguousarray(x.swapaxes(-1, -2)) if k == i else v for k, v in enumerate(given)]
+            yield _Hypothesis(f"{own} is transposed", lambda c=changed: search.again(given=c))  # type: ignore[misc]
+    if search.other.kind is Kind.OP:
+        for i in floats:
+            if search.other.params[i] is None:
+                continue
+            for j, path in enumerate(search.mine.params):
+                if path is None:
+                    continue
+                laid = arranged(given[i], search.mine.inputs[j])
+                if laid is None or _close(laid[0], given[i]) or _close(laid[0].swapaxes(0, -1), given[i]):
+                    continue
+                noise = 2.0**-25 * float(np.sqrt(np.mean(laid[0].astype(np.float64) ** 2)))
+                found = residual_shapes(laid[0], given[i], max(noise, 1e-30))
+                how = found[0].text.replace("the candidate", "it") if found else "another weight"
+                changed = [laid[0].astype(x.dtype) if k == i else x for k, x in enumerate(given)]
+                text = f"weight {search.other.params[i]}: {how}"
+                yield _Hypothesis(text, lambda c=changed: search.again(given=c))  # type: ignore[misc]
+    for i in floats[:2]:
+        changed = [-x if k == i else x for k, x in enumerate(given)]
+        text = f"{names[i]} has the other sign"
+        yield _Hypothesis(text, lambda c=changed: search.again(given=c))  # type: ignore[misc]
+
+
+def _input_name(search: _Search, i: int) -> str:
+    param = search.other.params[i]
+    name = search.other.input_names[i]
+    return name if param is None else f"the weight {param} ({name})"
+
+
+# -- the wiring --------------------------------------------------------------------------------------------------------
+
+
+def _wired(search: _Search) -> Iterator[_Hypothesis]:
+    """A call that is given something else: what another slot of the reference's was given, or its own before an op."""
+    s = search.suspect
+    noise = max(s.noise, 1e-300)
+    for name, x in zip(search.mine.input_names, search.mine.inputs, strict=True):
+        if name == s.tensor or x.dtype.kind != "f" or x.size != s.candidate.size:
+            continue
+        laid = arranged(s.candidate, x)
+        if laid is not None and _rms(laid[0], s.candidate) <= 6 * noise:
+            text = f"{s.tensor} and {name} are swapped: the candidate is given what the reference has in {name}"
+            yield _Hypothesis(text, likely=True)
+            return
+    for formula_pair in _between(search):
+        yield _Hypothesis(formula_pair, likely=True)
+
+
+def _between(search: _Search) -> Iterator[str]:
+    """Of two tensors one may be a function of the other: an op that was left out, or is too many."""
+    s = search.suspect
+    slack = max(6 * s.noise, 1e-30)
+    for x, y, text in (
+        (s.candidate, search.base, "lacks the {}"),
+        (search.base, s.candidate, "has the {} once too often, or out of order"),
+    ):
+        if x.shape != y.shape:
+            continue
+        found = formulas.matching(x, y, slack)
+        if found:
+            yield f"{s.tensor}: the candidate {text.format(found[0].name)}, an activation or order that differs"
+            return
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def _gradients(search: _Search) -> Iterator[_Hypothesis]:
+    s = search.suspect
+    a, b = search.base.astype(np.float64), s.candidate.astype(np.float64)
+    own = search.suspect.modules[1]
+    name = s.tensor.rpartition(".")[2]
+    params = [p for p in (own.params if own is not None else ()) if name in (p.name, p.role)]
+    if any(not p.trainable and not p.buffer for p in params):
+        text = f"{s.tensor} is frozen in the candidate (trainable True / False): it gets no gradient"
+        yield _Hypothesis(text, likely=True)
+        return
+    if a.shape != b.shape:
+        return
+    if not b.any() and a.any():
+        text = f"no gradient reaches {s.tensor}: detached (detach, stop_gradient)"
+        yield _Hypothesis(text, likely=True)
+        return
+    scale = next((x for x in search.shapes if x.name == "scale" and x.complete), None)
+    if scale is not None:
+        factor = float(scale.parameters["factor"])
+        more = " (doubled, or accumulated twice)" if abs(factor - 2) < 1e-4 else ""
+        known = f", which is {scale.parameters['known']}" if "known" in scale.parameters else ""
+        text = f"the gradient is scaled by {factor:.6g}{known}{more}: a custom backward or a detached part"
+        test = None if scale.undo is None else lambda: search.again(change=scale.undo)
+        yield _Hypothesis(text, test if "known" in scale.parameters else None, likely=True)
+
+
+def _unknown(search: _Search) -> Iterator[_Hypothesis]:
+    shapes = f"; {search.shapes[0].text}" if search.shapes else ""
+    text = (
+        "the outputs agree and the gradient does not: one path of it is detached (detach, stop_gradient), or the "
+        f"backward pass is another{shapes}"
+    )
+    yield _Hypothesis(text, likely=True)
+
+
+# -- the shape of the error --------------------------------------------------------------------------------------------
+
+#: What shapes mean, where that is known.
+_MEANING = {
+    "row scale": "an epsilon (eps), or a normalisation, may differ",
+    "channel offset": "a bias may differ or be missing",
+    "channel scale": "a weight or scale may differ",
+    "channel affine": "a weight and a bias (affine) may differ",
+    "function": "an activation may be another, or one of its parameters",
+    "border": "padding may differ",
+    "triangle": "a mask may differ, by one or in kind",
+    "index": "one row of a weight may be wrong",
+    "sign": "signs are turned: half of them in a rotary embedding",
+}
+
+
+def _shaped(search: _Search) -> Iterator[_Hypothesis]:
+    """The error's own shape; undone, where that takes no more than a number that is known or an order."""
+    place = f"{search.suspect.tensor}: " if search.is_wiring or search.backward else ""
+    for shape in search.shapes[:3]:
+        if search.backward and shape.name == "scale":
+            continue
+        meaning = _MEANING.get(shape.name)
+        text = place + shape.text + (f"; {meaning}" if meaning else "")
+        if shape.name == "scale" and "known" not in shape.parameters and "scale" not in text:
+            text += ": a scale"
+        elif shape.name == "scale":
+            text += ": a scale that is missing or applied twice"
+        known = shape.free == 0 or "known" in shape.parameters
+        # a factor fitted to very many numbers that leaves none of them off is no accident either
+        known = known or (shape.name in ("scale", "offset", "sign") and search.suspect.reference.size >= 64)
+        test = None
+        if shape.undo is not None and shape.complete and known and not search.is_wiring:
+            test = lambda undo=shape.undo: search.again(change=undo)  # noqa: E731
+        yield _Hypothesis(text, test, likely=True)
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def _unique(named: Any) -> Iterator[tuple[str, Array]]:
+    """Each tensor once, under its first name."""
+    seen: list[Array] = []
+    for name, array in named:
+        if not any(array is s for s in seen):
+            seen.append(array)
+            yield name, array
+
+
+def _difference(a: Array, b: Array) -> Array:
+    if a.shape != b.shape:
+        return np.full(1, np.inf)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    fine = np.isfinite(x) & np.isfinite(y)
+    return np.where(fine, np.where(fine, y, 0.0) - np.where(fine, x, 0.0), 0.0)
+
+
+def _rms(a: Array, b: Array) -> float:
+    return float(np.sqrt(np.mean(_difference(a, b) ** 2)))
