@@ -119,9 +119,7 @@ def _forward(adapters: Any, mine: KeptCall, other: KeptCall) -> Callable[..., di
         except NoFloat64:
             return None
         # what stands in the place of the reference's
-        return {
-            name: a if change is None else change(a) for name, a in zip(mine.output_names, found, strict=False)
-        }
+        return {name: a if change is None else change(a) for name, a in zip(mine.output_names, found, strict=False)}
 
     return run
 

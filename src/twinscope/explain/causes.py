@@ -37,7 +37,7 @@ from . import formulas
 from .linting import LintReport
 from .neutral import difference, neutral
 from .partners import SURE
-from .shapes import Shape, residual_shapes, rounded
+from .shapes import MEANING, Shape, residual_shapes, rounded
 from .spelling import layer_name, shown, spelled
 from .suspect import Cause, Suspect
 from .table import Effect, Setting, family, flavour_of, settings_of
@@ -89,16 +89,12 @@ class _Search:
         self.base = suspect.reference if suspect.truth is None else suspect.truth
         self.is_layer = self.other.kind is Kind.MODULE and self.adapter.is_model(self.target)
         self.backward = suspect.phase is Phase.BACKWARD
-        #: the difference lies in what the call was given, not in what it does
-        self.is_wiring = not self.backward and suspect.tensor.startswith("in.")
         self._shapes: tuple[Shape, ...] | None = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         if self._shapes is None:
             inputs = dict(_unique(zip(self.other.input_names, self.suspect.given, strict=True)))
-            if self.is_wiring:
-                inputs.pop(self.suspect.tensor, None)
             noise = max(self.suspect.noise, 1e-300)
             self._shapes = residual_shapes(self.base, self.suspect.candidate, noise, inputs)
         return self._shapes
@@ -107,8 +103,6 @@ class _Search:
         sources = (
             (_gradients, _told, _weights, _arguments, _inputs, _shaped, _unknown)
             if self.backward
-            else (_wired, _shaped)
-            if self.is_wiring
             else (_told, _weights, _arguments, _formulas, _epsilon, _inputs, _shaped)
         )
         suspected: list[Cause] = []
@@ -619,41 +613,6 @@ def _input_name(search: _Search, i: int) -> str:
     return name if param is None else f"the weight {param} ({name})"
 
 
-# -- the wiring --------------------------------------------------------------------------------------------------------
-
-
-def _wired(search: _Search) -> Iterator[_Hypothesis]:
-    """A call that is given something else: what another slot of the reference's was given, or its own before an op."""
-    s = search.suspect
-    noise = max(s.noise, 1e-300)
-    for name, x in zip(search.mine.input_names, search.mine.inputs, strict=True):
-        if name == s.tensor or x.dtype.kind != "f" or x.size != s.candidate.size:
-            continue
-        laid = arranged(s.candidate, x)
-        if laid is not None and _rms(laid[0], s.candidate) <= 6 * noise:
-            text = f"{s.tensor} and {name} are swapped: the candidate is given what the reference has in {name}"
-            yield _Hypothesis(text, likely=True)
-            return
-    for formula_pair in _between(search):
-        yield _Hypothesis(formula_pair, likely=True)
-
-
-def _between(search: _Search) -> Iterator[str]:
-    """Of two tensors one may be a function of the other: an op that was left out, or is too many."""
-    s = search.suspect
-    slack = max(6 * s.noise, 1e-30)
-    for x, y, text in (
-        (s.candidate, search.base, "lacks the {}"),
-        (search.base, s.candidate, "has the {} once too often, or out of order"),
-    ):
-        if x.shape != y.shape:
-            continue
-        found = formulas.matching(x, y, slack)
-        if found:
-            yield f"{s.tensor}: the candidate {text.format(found[0].name)}, an activation or order that differs"
-            return
-
-
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -694,27 +653,14 @@ def _unknown(search: _Search) -> Iterator[_Hypothesis]:
 
 # -- the shape of the error --------------------------------------------------------------------------------------------
 
-#: What shapes mean, where that is known.
-_MEANING = {
-    "row scale": "an epsilon (eps), or a normalisation, may differ",
-    "channel offset": "a bias may differ or be missing",
-    "channel scale": "a weight or scale may differ",
-    "channel affine": "a weight and a bias (affine) may differ",
-    "function": "an activation may be another, or one of its parameters",
-    "border": "padding may differ",
-    "triangle": "a mask may differ, by one or in kind",
-    "index": "one row of a weight may be wrong",
-    "sign": "signs are turned: half of them in a rotary embedding",
-}
-
 
 def _shaped(search: _Search) -> Iterator[_Hypothesis]:
     """The error's own shape; undone, where that takes no more than a number that is known or an order."""
-    place = f"{search.suspect.tensor}: " if search.is_wiring or search.backward else ""
+    place = f"{search.suspect.tensor}: " if search.backward else ""
     for shape in search.shapes[:3]:
         if search.backward and shape.name == "scale":
             continue
-        meaning = _MEANING.get(shape.name)
+        meaning = MEANING.get(shape.name)
         text = place + shape.text + (f"; {meaning}" if meaning else "")
         if shape.name == "scale" and "known" not in shape.parameters and "scale" not in text:
             text += ": a scale"
@@ -724,7 +670,7 @@ def _shaped(search: _Search) -> Iterator[_Hypothesis]:
         # a factor fitted to very many numbers that leaves none of them off is no accident either
         known = known or (shape.name in ("scale", "offset", "sign") and search.suspect.reference.size >= 64)
         test = None
-        if shape.undo is not None and shape.complete and known and not search.is_wiring:
+        if shape.undo is not None and shape.complete and known:
             test = lambda undo=shape.undo: search.again(change=undo)  # noqa: E731
         yield _Hypothesis(text, test, likely=True)
 

@@ -85,6 +85,9 @@ def residual_shapes(
     if a.shape != b.shape:
         return tuple(_resized(a, b, noise))
     a, b = _cropped(a), _cropped(b)
+    mask = _mask_shape(a, b)
+    if mask is not None:
+        return (mask,)
     known = {name: _cropped(x) if x.shape == np.shape(reference) else x for name, x in (inputs or {}).items()}
     finite = _finite_shape(a, b)
     if finite is not None:
@@ -142,6 +145,37 @@ def _finite_shape(a: Array, b: Array) -> Shape | None:
             text = f"the {side} is NaN or infinite in {count} of {a.size} places where the other is not"
             return Shape(name, float(count), 1.0, 0.0, text, {"count": count}, rest=math.inf, free=0)
     return None
+
+
+#: A score that is so low is hidden.
+_HIDDEN = -1e3
+
+
+def _mask_shape(a: Array, b: Array) -> Shape | None:
+    """Scores of which others are hidden: by -inf or a large negative number."""
+    if a.ndim < 2 or a.dtype.kind != "f" or b.dtype.kind != "f":
+        return None
+    hidden = [(x == -np.inf) | (x <= _HIDDEN) for x in (a, b)]
+    seen = [x[~h] for x, h in zip((a, b), hidden, strict=True)]
+    if not hidden[0].any() and not hidden[1].any():
+        return None
+    # numbers that are large altogether hide nothing
+    if any(x.size and not (np.isfinite(x).all() and np.abs(x).max() < -_HIDDEN / 10) for x in seen):
+        return None
+    differ = hidden[0] != hidden[1]
+    if not differ.any():
+        return None
+    counts = [int(h.sum()) for h in hidden]
+    text = f"another mask: {counts[0]} of {a.size} places are hidden in the reference, {counts[1]} in the candidate"
+    rows, columns = np.indices(a.shape[-2:])
+    for k in (-1, 0, 1, 2):
+        if (differ == np.broadcast_to(columns - rows == k, a.shape)).all():
+            text += f"; off by one, on the diagonal {k}"
+    if not counts[1]:
+        text += "; there is no mask, it is added as it is (a boolean one), or it is too weak"
+    elif (hidden[0] ^ hidden[1]).all():
+        text += "; it is inverted"
+    return Shape("mask", float(differ.sum()), 1.0, 0.0, text, {"hidden": tuple(counts)}, 0.0, 0)
 
 
 def _resized(a: Array, b: Array, noise: float) -> Iterator[Shape]:
@@ -947,6 +981,19 @@ def rounded(values: Array, mode: str) -> Array:
         kept = (bits + 0x0FFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)
         return np.asarray(np.where(np.isfinite(narrow), kept.view(np.float32), narrow)).astype(np.float64)
 
+
+#: What shapes mean, where that is known.
+MEANING: Mapping[str, str] = {
+    "row scale": "an epsilon (eps), a normalisation or a scale of rows may differ",
+    "channel offset": "a bias may differ or be missing",
+    "channel scale": "a weight or scale may differ",
+    "channel affine": "a weight and a bias (affine) may differ",
+    "function": "an activation may be another, or one of its parameters",
+    "border": "padding may differ",
+    "triangle": "a mask may differ, by one or in kind",
+    "index": "one row of a weight may be wrong",
+    "sign": "signs are turned: half of them in a rotary embedding",
+}
 
 # -- small things ------------------------------------------------------------------------------------------------------
 
