@@ -42,6 +42,8 @@ try:
     from mindspore import Parameter, Tensor, nn, ops
     from mindspore._c_expression import TensorPy
     from mindspore.graph.api import _pynative_executor
+
+    from .altering import mindspore as altering
 except RuntimeError as error:  # numpy 2: the wheel does not declare that it cannot
     raise FrameworkError(f"mindspore cannot be loaded: {error}", hint="pip install 'numpy<2'") from error
 
@@ -564,6 +566,9 @@ class MindSporeAdapter(Adapter):
 
     def parts(self, module: Any) -> list[Any]:
         return [cell for _, cell in module.cells_and_names()]
+
+    def alter(self, module: Any, kind: str, settings: Mapping[str, Any]) -> bool:
+        return altering.alter(module, kind, settings, _attributes(module, kind))
 
     @contextmanager
     def in_float64(self, module: Any | None) -> Iterator[None]:
