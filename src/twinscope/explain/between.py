@@ -74,7 +74,7 @@ class _Between:
         traces: tuple[Trace, Trace],
         matching: Matching,
     ) -> None:
-        self.pair, self.slots, self.traces = pair, slots, traces
+        self.pair, self.slots, self.traces, self.matching = pair, slots, traces, matching
         fitted = arranged(reference, candidate)
         self.fits = fitted is not None
         self.a, self.b = reference, candidate if fitted is None else fitted[0]
@@ -92,10 +92,13 @@ class _Between:
             if cause.proven or len(seen) == 3:
                 return
 
-    def _all(self) -> Iterator[Cause]:
+    def _all(self, depth: int = 0) -> Iterator[Cause]:
         yield from self._in_place()
         yield from self._elsewhere()
+        if depth < _MOST_OPS:
+            yield from self._before(depth)
         if self.fits:
+            yield from self._added()
             yield from self._function()
             yield from self._shape()
         yield from self._ops()
@@ -160,6 +163,28 @@ class _Between:
         rho, place = best
         yield Cause(self._where(place), True, rho)
 
+    def _added(self) -> Iterator[Cause]:
+        """The candidate's tensor is the reference's with another one of it added, or left out: a residual."""
+        if not self.fits or self.a.dtype.kind != "f":
+            return
+        d = self.b.astype(np.float64) - self.a
+        gross = _rms(d)
+        if not np.isfinite(d).all() or gross <= 100 * self.noise:
+            return
+        for place in self._places():
+            laid = arranged(self.a, place.array)
+            if laid is None:
+                continue
+            for sign, word in ((1.0, "is added to it"), (-1.0, "is not in it")):
+                rest = _rms(d - sign * laid[0])
+                if rest <= max(_SAME * self.noise, 1e-4 * gross):
+                    origin = self._maker(0, place.slot.value)
+                    what = place.words if origin is None else f"what {origin.where} ({origin.op}) returns"
+                    here = f"{self.pair.candidate.where}, {self.slots[1].name}"
+                    text = f"{here}: {what} {word}: a residual at another place, before or after the norm"
+                    yield Cause(text, True, rest / self.noise)
+                    return
+
     def _where(self, place: _Place) -> str:
         own, slot = self.pair.reference, self.slots[0]
         maker = self._maker(0, slot.value)
@@ -176,6 +201,24 @@ class _Between:
         first = "the model's own input" if maker is None else f"what {maker.where} ({maker.op}) returns"
         second = place.words if origin is None else f"what {origin.where} ({origin.op}) returns"
         return f"{here}: it is {second}, where the reference has {first}: swapped, or in another order"
+
+    def _before(self, depth: int) -> Iterator[Cause]:
+        """Both tensors come from the same op without a partner, which was given something else: look there."""
+        makers = [self._maker(side, self.slots[side].value) for side in (0, 1)]
+        a, b = makers
+        if a is None or b is None or a not in self.chains[0] or b not in self.chains[1]:
+            return
+        if canonical_op(a.type) != canonical_op(b.type):
+            return
+        given = [[s for s in m.inputs() if not s.param and "float" in s.meta.dtype] for m in (a, b)]
+        if len(given[0]) != 1 or len(given[1]) != 1:
+            return
+        arrays = [trace.tensor(own[0]) for trace, own in zip(self.traces, given, strict=True)]
+        if arrays[0] is None or arrays[1] is None:
+            return
+        pair = Pair(a, b, "same op", 0.5)
+        inner = _Between(pair, (given[0][0], given[1][0]), arrays[0], arrays[1], 0.0, self.traces, self.matching)
+        yield from inner._all(depth + 1)
 
     def _in_place(self) -> Iterator[Cause]:
         """An op that changes what others still use."""

@@ -27,17 +27,17 @@ from ..adapters.base import Array
 from ..errors import TwinscopeError
 from ..hints import Hints
 from ..metrics import arranged
-from ..records import Kind, ModuleInfo, ParamInfo, Phase
+from ..records import Kind, ModuleInfo, Phase
 from ..replaying import KeptCall
 from ..running import unchanged
-from ..weights.layout import to_neutral
 from ..weights.mapper import draft
 from ..weights.model import Weights
 from . import formulas
+from .held import Held, close, damages, gradient_scaled
 from .linting import LintReport
 from .neutral import difference, neutral
 from .partners import SURE
-from .shapes import MEANING, Shape, residual_shapes, rounded
+from .shapes import MEANING, Shape, residual_shapes
 from .spelling import layer_name, shown, spelled
 from .suspect import Cause, Suspect
 from .table import Effect, Setting, family, flavour_of, settings_of
@@ -203,9 +203,7 @@ class _Weight:
     """One of the candidate's parameters that is not what the reference's says it should be."""
 
     tensor: Any
-    name: str
-    expected: Array
-    actual: Array
+    held: Held
     text: str
     sure: bool
 
@@ -222,23 +220,27 @@ def _weights(search: _Search) -> Iterator[_Hypothesis]:
     entries = [e for e in drafted.entries() if e.reference and e.candidate]
     places = {path: (info, param) for path, info, param in sides[1].places()}
     objects = {info.path: module for info, module in search.adapter.modules(candidate)}
-    read, held = sides[0].reader(), {}
+    read = sides[0].reader()
+    held: dict[str, tuple[Array, bool]] = {}
     try:
         for entry, path, array in drafted.map().arrays(read, entries):
             held[path] = (np.asarray(array), entry.confidence >= SURE)
     except TwinscopeError:
         pass  # of what cannot be carried nothing is known
-    wrong: list[_Weight] = []
+    found: list[tuple[Held, Any, bool]] = []
     for path, (expected, sure) in held.items():
         info, param = places[path]
         tensor = search.adapter.state(objects[info.path])[param.name]
         actual = np.array(search.adapter.to_numpy(tensor), copy=True)
         if actual.shape != expected.shape or "float" not in actual.dtype.name:
             continue
-        text = _weight_text(param, path, expected, actual)
-        if text is not None:
-            wrong.append(_Weight(tensor, path, expected, actual, text, sure))
-    wrong = _swapped(wrong)
+        found.append((Held(path, param, expected, actual), tensor, sure))
+    texts = damages([one for one, _, _ in found])
+    wrong = [
+        _Weight(tensor, one, text, sure)
+        for (one, tensor, sure), text in zip(found, texts, strict=True)
+        if text is not None
+    ]
     if wrong:
         yield from (_Hypothesis(w.text, lambda w=w: _assigned(search, [w]), likely=w.sure) for w in wrong[:6])  # type: ignore[misc]
         if len(wrong) > 1:
@@ -250,86 +252,11 @@ def _weights(search: _Search) -> Iterator[_Hypothesis]:
 def _assigned(search: _Search, weights: Sequence[_Weight]) -> float:
     try:
         for weight in weights:
-            search.adapter.assign(weight.tensor, weight.expected.astype(weight.actual.dtype))
+            search.adapter.assign(weight.tensor, weight.held.expected.astype(weight.held.actual.dtype))
         return search.again()
     finally:
         for weight in weights:
-            search.adapter.assign(weight.tensor, weight.actual)
-
-
-def _swapped(wrong: Sequence[_Weight]) -> list[_Weight]:
-    """Parameters that hold one another's values."""
-    for a, b in itertools.combinations(wrong, 2):
-        if a.actual.shape == b.expected.shape and _close(a.actual, b.expected) and _close(b.actual, a.expected):
-            names = [_short(w.name) for w in (a, b)]
-            text = f"{a.name} and {b.name} are swapped ({names[0]} and {names[1]})"
-            pair = [replace(w, text=text) for w in (a, b)]
-            return [*pair, *(w for w in wrong if w is not a and w is not b)]
-    return list(wrong)
-
-
-def _short(path: str) -> str:
-    return path.replace("_proj", "").rpartition(".")[0].rpartition(".")[2] or path
-
-
-def _close(a: Array, b: Array) -> bool:
-    return bool(a.shape == b.shape and np.allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-6, atol=1e-9))
-
-
-def _weight_text(param: ParamInfo, path: str, expected: Array, actual: Array) -> str | None:
-    """What is wrong with a parameter, None where nothing is: in the neutral layout, as the reference has it."""
-    a, b = (to_neutral(param, x).astype(np.float64) for x in (expected, actual))
-    level = float(np.sqrt(np.mean(a * a))) if a.size else 0.0
-    noise = max(2.0**-25 * level, 1e-30)
-    if a.size == 0 or np.array_equal(a, b):
-        return None
-    for mode in ("bfloat16", "float16"):
-        if np.array_equal(rounded(a, mode), b):
-            return f"{path} is rounded to {mode}"
-    apart = float(np.sqrt(np.mean((a - b) ** 2)))
-    if apart <= 2.0**-22 * level:
-        return None
-    if b.size > 1 and (b == b.flat[0]).all():
-        word = {0.0: "zero", 1.0: "all ones"}.get(float(b.flat[0]), f"{b.flat[0]:g} everywhere")
-        return f"{path} is {word}: at its initial value, never carried over"
-    found = residual_shapes(a, b, noise)
-    if not found:
-        return f"{path} is another weight altogether: at its initial value, or that of another layer"
-    return f"{path}: {_of_weight(found[0], path, a, b)}"
-
-
-def _of_weight(shape: Shape, path: str, a: Array, b: Array) -> str:
-    parameters = shape.parameters
-    if shape.name == "scale":
-        factor = float(parameters["factor"])
-        by = (
-            f"{abs(factor - 1) * 100:.3g} % too {'large' if factor > 1 else 'small'}, " if abs(factor - 1) < 0.5 else ""
-        )
-        return f"{by}a scale of {factor:.6g}"
-    if shape.name == "transposed":
-        return "the weight is transposed"
-    if shape.name == "index":
-        axis, indices = parameters["axis"], parameters["indices"]
-        here = tuple(indices if i == axis else slice(None) for i in range(a.ndim))
-        x, y = a[here].ravel(), b[here].ravel()
-        factor = float(x @ y) / max(float(x @ x), 1e-300)
-        exact = float(np.sqrt(np.mean((y - factor * x) ** 2))) <= 1e-5 * float(np.sqrt(np.mean(y * y)) + 1e-300)
-        word = "row" if axis == 0 else "channel"
-        many = f"{word} {indices[0]}" if len(indices) == 1 else f"{word}s {', '.join(map(str, indices))}"
-        how = f"off by a factor {factor:.6g}" if exact else "wrong"
-        return f"{many} of the weight (axis {axis} of {a.shape[axis]}) {how}"
-    if "permutation" in shape.text and parameters.get("axis") == 0 and "how" in parameters:
-        how = str(parameters["how"])
-        if "in_proj" in path or "qkv" in path:
-            letters = "qkv"
-            for i in (0, 1, 2):
-                how = how.replace(f"parts {i} and", f"{letters[i]} and").replace(f"and {i} of 3", f"and {letters[i]}")
-        elif "_ih" in path or "_hh" in path:
-            how = f"gates in another order: {how}"
-        return f"in another order: {how} (a permutation of axis 0)"
-    if shape.name == "zeros":
-        return "is zero: at its initial value"
-    return shape.text.replace("the candidate", "it")
+            search.adapter.assign(weight.tensor, weight.held.actual)
 
 
 def _lacking(
@@ -390,6 +317,8 @@ def _arguments(search: _Search) -> Iterator[_Hypothesis]:
     if search.other.kind is not Kind.OP:
         return
     first, second = (list(_given(call)) for call in search.suspect.calls)
+    yield from _indices(search)
+    yield from _all_arguments(search, first, second)
     tried = 0
     ranked = sorted(
         ((a, b) for a in first for b in second if _comparable(a.value, b.value)),
@@ -407,6 +336,59 @@ def _arguments(search: _Search) -> Iterator[_Hypothesis]:
         text = f"{_word(search, a, b)} {shown(a.value)} / {shown(b.value)}"
         likely = a.name == b.name or (len(first) == len(second) == 1)
         yield _Hypothesis(text, lambda c=call: search.again(call=c), likely=likely)  # type: ignore[misc]
+
+
+def _all_arguments(search: _Search, first: Sequence[_Argument], second: Sequence[_Argument]) -> Iterator[_Hypothesis]:
+    """A shape or an order of axes: all of its numbers at once."""
+    if len(first) != len(second) or len(first) < 2:
+        return
+    pairs = list(zip(first, second, strict=True))
+    if sum(a.value != b.value for a, b in pairs) < 2 or not all(_comparable(a.value, b.value) for a, b in pairs):
+        return
+    call = search.other
+    for a, b in pairs:
+        call = _with(call, b, a.value)
+    values = [tuple(x.value for x in side) for side in (first, second)]
+    op = search.other.type.rpartition(".")[2].strip("_")
+    text = f"{op} {values[0]} / {values[1]}: another order, a permutation (reshaped or transposed otherwise)"
+    yield _Hypothesis(text, lambda: search.again(call=call))
+
+
+def _indices(search: _Search) -> Iterator[_Hypothesis]:
+    """What of a tensor is taken: halves, or every second element."""
+    own = [[v for v in (*call.args, *call.kwargs.values()) if _has_slice(v)] for call in search.suspect.calls]
+    if len(own[0]) != 1 or len(own[1]) != 1 or repr(own[0]) == repr(own[1]):
+        return
+    theirs, mine = own[0][0], own[1][0]
+    args = tuple(theirs if v is mine else v for v in search.other.args)
+    kwargs = {k: theirs if v is mine else v for k, v in search.other.kwargs.items()}
+    steps = [any(s.step not in (None, 1) for s in _slices(v)) for v in (theirs, mine)]
+    words = (
+        "interleaved / in halves" if steps[0] > steps[1] else "in halves / interleaved" if steps[1] > steps[0] else ""
+    )
+    text = f"index {_index_text(theirs)} / {_index_text(mine)}" + (
+        f": {words}, another order (as in a rotary embedding)" if words else ""
+    )
+    call = replace(search.other, args=args, kwargs=kwargs)
+    yield _Hypothesis(text, lambda: search.again(call=call))
+
+
+def _slices(value: Any) -> list[slice]:
+    return [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, slice)]
+
+
+def _has_slice(value: Any) -> bool:
+    return bool(_slices(value))
+
+
+def _index_text(value: Any) -> str:
+    def one(v: Any) -> str:
+        if isinstance(v, slice):
+            parts = ["" if x is None else str(x) for x in (v.start, v.stop, v.step)]
+            return ":".join(parts if parts[2] else parts[:2])
+        return "..." if v is Ellipsis else str(v)
+
+    return f"[{', '.join(one(v) for v in (value if isinstance(value, (tuple, list)) else (value,)))}]"
 
 
 def _given(call: KeptCall) -> Iterator[_Argument]:
@@ -579,6 +561,7 @@ def _inputs(search: _Search) -> Iterator[_Hypothesis]:
         changed[i], changed[j] = given[j], given[i]
         what = " and ".join(_input_name(search, k) for k in (i, j))
         yield _Hypothesis(f"{what} are swapped", lambda c=changed: search.again(given=c))  # type: ignore[misc]
+    yield from _assignments(search, floats)
     for i in floats:
         x = given[i]
         own = _input_name(search, i)
@@ -593,7 +576,7 @@ def _inputs(search: _Search) -> Iterator[_Hypothesis]:
                 if path is None:
                     continue
                 laid = arranged(given[i], search.mine.inputs[j])
-                if laid is None or _close(laid[0], given[i]) or _close(laid[0].swapaxes(0, -1), given[i]):
+                if laid is None or close(laid[0], given[i]) or close(laid[0].swapaxes(0, -1), given[i]):
                     continue
                 noise = 2.0**-25 * float(np.sqrt(np.mean(laid[0].astype(np.float64) ** 2)))
                 found = residual_shapes(laid[0], given[i], max(noise, 1e-30))
@@ -605,6 +588,28 @@ def _inputs(search: _Search) -> Iterator[_Hypothesis]:
         changed = [-x if k == i else x for k, x in enumerate(given)]
         text = f"{names[i]} has the other sign"
         yield _Hypothesis(text, lambda c=changed: search.again(given=c))  # type: ignore[misc]
+
+
+def _assignments(search: _Search, floats: Sequence[int]) -> Iterator[_Hypothesis]:
+    """The reference's two tensors in the candidate's two places, either way round, as they are or transposed: where
+    extents are equal, nobody can tell from the shapes alone how they were meant."""
+    theirs = [x for x in search.mine.inputs if x.dtype.kind == "f" and x.ndim >= 2]
+    if len(floats) != 2 or len(theirs) != 2 or search.other.kind is not Kind.OP:
+        return
+    given = list(search.suspect.given)
+    for order in ((0, 1), (1, 0)):
+        ways: list[list[Array]] = [[], []]
+        for n in (0, 1):
+            x = theirs[order[n]]
+            ways[n] = [y for y in (x, x.swapaxes(-1, -2)) if y.shape == search.other.inputs[floats[n]].shape]
+        for pair in itertools.product(*ways):
+            changed = list(given)
+            for n in (0, 1):
+                changed[floats[n]] = np.ascontiguousarray(pair[n]).astype(given[floats[n]].dtype)
+            held = [bool(np.array_equal(np.sort(changed[i], None), np.sort(given[i], None))) for i in floats]
+            names = " and ".join(_input_name(search, k) for k in floats)
+            text = f"{names} are in another order of axes (transposed)" if all(held) else f"{names} are swapped"
+            yield _Hypothesis(text, lambda c=changed: search.again(given=c))  # type: ignore[misc]
 
 
 def _input_name(search: _Search, i: int) -> str:
@@ -634,10 +639,7 @@ def _gradients(search: _Search) -> Iterator[_Hypothesis]:
         return
     scale = next((x for x in search.shapes if x.name == "scale" and x.complete), None)
     if scale is not None:
-        factor = float(scale.parameters["factor"])
-        more = " (doubled, or accumulated twice)" if abs(factor - 2) < 1e-4 else ""
-        known = f", which is {scale.parameters['known']}" if "known" in scale.parameters else ""
-        text = f"the gradient is scaled by {factor:.6g}{known}{more}: a custom backward or a detached part"
+        text = gradient_scaled(scale).text
         test = None if scale.undo is None else lambda: search.again(change=scale.undo)
         yield _Hypothesis(text, test if "known" in scale.parameters else None, likely=True)
 

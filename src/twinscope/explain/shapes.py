@@ -984,7 +984,7 @@ def rounded(values: Array, mode: str) -> Array:
 
 #: What shapes mean, where that is known.
 MEANING: Mapping[str, str] = {
-    "row scale": "an epsilon (eps), a normalisation or a scale of rows may differ",
+    "row scale": "an epsilon (eps) or a normalisation may differ",
     "channel offset": "a bias may differ or be missing",
     "channel scale": "a weight or scale may differ",
     "channel affine": "a weight and a bias (affine) may differ",
