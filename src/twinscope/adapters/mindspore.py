@@ -395,6 +395,16 @@ class MindSporeAdapter(Adapter):
     def told(self) -> Callable[..., Any] | None:
         return None if _THREAD.watch is None else _THREAD.watch.told
 
+    def configuration(self, function: Any) -> Mapping[str, Any]:
+        primitive = _primitive_in(function)
+        return {} if primitive is None else altering.made_with(primitive)
+
+    def configured(self, function: Any, changes: Mapping[str, Any]) -> Callable[..., Any] | None:
+        primitive = _primitive_in(function)
+        if primitive is None or not set(changes) <= set(altering.made_with(primitive)):
+            return None
+        return partial(function.func, altering.made_like(primitive, **changes))
+
     def function(self, name: str) -> Callable[..., Any] | None:
         """A primitive's name does not say how it was configured: there is a function only for those that cannot be."""
         place, _, last = name.rpartition(".")
@@ -656,6 +666,12 @@ _WIDE = {**dict.fromkeys((ms.float32, ms.float16, ms.bfloat16), ms.float64), ms.
 
 def _wider(dtype: Any) -> Any:
     return _WIDE.get(dtype, dtype) if isinstance(dtype, type(ms.float32)) or dtype in _WIDE else dtype
+
+
+def _primitive_in(function: Any) -> Any | None:
+    """The primitive whose call `_PrimitiveCall` told."""
+    first = function.args[0] if isinstance(function, partial) and len(function.args) == 1 else None
+    return first if isinstance(first, ops.Primitive) else None
 
 
 def _either(operator: Any, method: Any) -> Callable[..., Any]:

@@ -96,14 +96,19 @@ def _set(cell: Any, names: tuple[str, ...], value: Any) -> bool:
 def _primitive(cell: Any, name: str, **changes: Any) -> Any:
     """Another primitive in the place of the one of this name."""
     old = cell._primitives[name]
-    made = type(old)(**{**_made_with(old), **changes})
+    made = made_like(old, **changes)
     made.set_prim_instance_name(name)
     cell._primitives[name] = made
     vars(cell)[name] = made
     return made
 
 
-def _made_with(primitive: Any) -> dict[str, Any]:
+def made_like(primitive: Any, **changes: Any) -> Any:
+    """Another primitive, made with the same arguments but for these."""
+    return type(primitive)(**{**made_with(primitive), **changes})
+
+
+def made_with(primitive: Any) -> dict[str, Any]:
     """The arguments that a primitive was made with: some keep them in `init_attrs`, some in attributes."""
     names = [n for n in inspect.signature(type(primitive).__init__).parameters if n != "self"]
     told = {**vars(primitive), **primitive.init_attrs}
@@ -361,7 +366,7 @@ def _group_norm(cell: Any, kind: str, rest: Settings, held: Mapping[str, Any]) -
 
 
 def _response_norm(cell: Any, kind: str, rest: Settings, held: Mapping[str, Any]) -> bool:
-    told = _made_with(cell._primitives["lrn_op"])
+    told = made_with(cell._primitives["lrn_op"])
     size = 2 * told["depth_radius"] + 1
     now = {"size": size, "alpha": told["alpha"] * size, "beta": told["beta"], "k": told["bias"]} | dict(rest)
     if set(now) - {"size", "alpha", "beta", "k"} or now["size"] % 2 == 0:
