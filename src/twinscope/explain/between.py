@@ -95,6 +95,7 @@ class _Between:
     def _all(self, depth: int = 0) -> Iterator[Cause]:
         yield from self._in_place()
         yield from self._elsewhere()
+        yield from self._rewired()
         if depth < _MOST_OPS:
             yield from self._before(depth)
         if self.fits:
@@ -162,6 +163,25 @@ class _Between:
             return
         rho, place = best
         yield Cause(self._where(place), True, rho)
+
+    def _rewired(self) -> Iterator[Cause]:
+        """The data flow alone: what gives it its value is not the partner of what gives the reference's."""
+        makers = [self._maker(side, self.slots[side].value) for side in (0, 1)]
+        theirs, own = makers
+        if theirs is None or own is None:
+            return
+        partner = {p.candidate.call_id: p.reference for p in self.matching.pairs}.get(own.call_id)
+        known = {p.reference.call_id for p in self.matching.pairs}
+        if partner is None or theirs.call_id not in known or partner.call_id == theirs.call_id:
+            return
+        around = {partner.parent_id, theirs.parent_id} & {partner.call_id, theirs.call_id}
+        if around or partner.op == theirs.op == "":
+            return
+        text = (
+            f"{self.pair.candidate.where}, {self.slots[1].name}: it is what {own.where} ({own.op}) returns, in the "
+            f"reference what {theirs.where} ({theirs.op}) returns: another order, of a residual and its norm perhaps"
+        )
+        yield Cause(text, False)
 
     def _added(self) -> Iterator[Cause]:
         """The candidate's tensor is the reference's with another one of it added, or left out: a residual."""

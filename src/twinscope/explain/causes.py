@@ -26,21 +26,22 @@ import numpy as np
 from ..adapters.base import Array
 from ..errors import TwinscopeError
 from ..hints import Hints
+from ..match import Pair
 from ..metrics import arranged
 from ..records import Kind, ModuleInfo, Phase
 from ..replaying import KeptCall
 from ..running import unchanged
-from ..weights.mapper import draft
+from ..weights.mapper import Draft, draft
 from ..weights.model import Weights
 from . import formulas
 from .held import Held, close, damages, gradient_scaled
-from .linting import LintReport
-from .neutral import difference, neutral
+from .linting import LintFinding, LintReport
 from .partners import SURE
+from .retelling import Called, Way, ways
 from .shapes import MEANING, Shape, residual_shapes
-from .spelling import layer_name, shown, spelled
+from .spelling import layer_name, shown
 from .suspect import Cause, Suspect
-from .table import Effect, Setting, family, flavour_of, settings_of
+from .table import Effect, family, flavour_of, settings_of
 
 #: A rho below which a call is right, and how much nearer than before it must be.
 _RIGHT, _NEARER = 3.0, 0.5
@@ -90,6 +91,7 @@ class _Search:
         self.is_layer = self.other.kind is Kind.MODULE and self.adapter.is_model(self.target)
         self.backward = suspect.phase is Phase.BACKWARD
         self._shapes: tuple[Shape, ...] | None = None
+        self._ways: list[Way] | None = None
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -101,9 +103,9 @@ class _Search:
 
     def causes(self) -> tuple[Cause, ...]:
         sources = (
-            (_gradients, _told, _weights, _arguments, _inputs, _shaped, _unknown)
+            (_gradients, _told, _weights, _arguments, _inputs, _usual, _shaped, _unknown)
             if self.backward
-            else (_told, _weights, _arguments, _formulas, _epsilon, _inputs, _shaped)
+            else (_told, _weights, _formulas, _arguments, _epsilon, _inputs, _usual, _shaped, _static)
         )
         suspected: list[Cause] = []
         partly: list[_Hypothesis] = []
@@ -136,6 +138,35 @@ class _Search:
             return self.again() if told else math.inf
 
     @property
+    def ways(self) -> list[Way]:
+        """How the candidate's call may be told otherwise."""
+        if self._ways is None:
+            try:
+                sides = zip(self.suspect.adapters, self.suspect.calls, strict=True)
+                first, second = (Called(adapter, call) for adapter, call in sides)
+                self._ways = list(ways(second, first))
+            except (TwinscopeError, ValueError, TypeError, AttributeError):
+                self._ways = []  # a call that nobody knows of
+        return self._ways
+
+    def told(self, way: Way) -> float:
+        if way.settings is not None:
+            return self.altered(way.settings)
+        return math.inf if way.call is None else self.again(call=way.call, target=way.call.target)
+
+    def matters(self, way: Way) -> bool:
+        """Whether a difference can be why, though it could not be tried: not one of training in evaluation."""
+        if way.settings is None or self.suspect.modules[1] is None:
+            return True
+        effects = {x.name: x.effect for x in settings_of(self.suspect.modules[1].kind or "")}
+        own = {effects.get(name, Effect.FORWARD) for name in way.settings}
+        return (
+            Effect.FORWARD in own
+            or (Effect.TRAINING in own and self.other.training is True)
+            or (Effect.BACKWARD in own and self.backward)
+        )
+
+    @property
     def infos(self) -> tuple[ModuleInfo, ModuleInfo] | None:
         a, b = self.suspect.modules
         return None if a is None or b is None else (a, b)
@@ -145,54 +176,46 @@ class _Search:
 
 
 def _told(search: _Search) -> Iterator[_Hypothesis]:
-    """Modes and settings that differ."""
+    """Modes, kinds and settings that differ."""
+    yield from _mode(search)
+    if search.is_layer and search.infos is not None:
+        yield from _kinds(search)
+    for way in search.ways:
+        if way.differs and not way.text.startswith("mode:"):
+            yield _Hypothesis(way.text, lambda w=way: search.told(w), likely=search.matters(way))  # type: ignore[misc]
+
+
+def _mode(search: _Search) -> Iterator[_Hypothesis]:
     a, b = search.mine.training, search.other.training
-    if a is not None and b is not None and a != b and search.is_layer:
-        words = ["training" if on else "evaluation" for on in (a, b)]
-        text = f"mode: the reference is in {words[0]} mode, the candidate in {words[1]} mode"
-        yield _Hypothesis(text, lambda: search.altered({"training": a}), likely=True)
-    if not search.is_layer or search.infos is None:
+    if a is None or b is None or a == b or not search.is_layer:
         return
-    first, second = search.infos
-    kinds = first.kind, second.kind
-    if None in kinds:
+    words = ["training" if on else "evaluation" for on in (a, b)]
+    text = f"mode: the reference is in {words[0]} mode, the candidate in {words[1]} mode"
+    yield _Hypothesis(text, lambda: search.altered({"training": a}), likely=True)
+    # the call has moved its running statistics since
+    moved = [w for w in _wrong_weights(search) if w.held.param.buffer]
+    if moved:
+        yield _Hypothesis(text, lambda: _assigned(search, moved, {"training": a}), likely=True)
+
+
+def _kinds(search: _Search) -> Iterator[_Hypothesis]:
+    """Two kinds of layer where one was meant."""
+    assert search.infos is not None
+    kinds = [info.kind for info in search.infos]
+    if None in kinds or family(kinds[0] or "") == family(kinds[1] or ""):
         return
     names = [adapter.name for adapter in search.suspect.adapters]
-    if family(kinds[0] or "") != family(kinds[1] or ""):
-        layers = [layer_name(f, flavour_of(f, info), info) for f, info in zip(names, search.infos, strict=True)]
-        pair = next((p for p in formulas_told_apart(search)), None)
-        text = f"kind of layer: {layers[0]} / {layers[1]}, activation {kinds[0]} / {kinds[1]}"
-        yield _Hypothesis(text, None if pair is None else lambda: _exchanged(search, pair), likely=True)
-        return
-    settings = [neutral(f, info) for f, info in zip(names, search.infos, strict=True)]
-    differing = {}
-    for setting in settings_of(kinds[0] or ""):
-        found = difference(setting, settings[0], settings[1])
-        if found is None or setting.effect is Effect.COSMETIC:
-            continue
-        if setting.effect is Effect.BACKWARD and not search.backward:
-            continue
-        if setting.effect is Effect.TRAINING and not search.other.training and setting.name not in ("mode",):
-            continue
-        differing[setting.name] = (setting, found.sure)
-    texts = {name: _spelt(search, setting, settings) for name, (setting, _) in differing.items()}
-    for name, (_, sure) in differing.items():
-        value = settings[0][name]
-        yield _Hypothesis(texts[name], lambda n=name, v=value: search.altered({n: v}), likely=sure)  # type: ignore[misc]
-    if len(differing) > 1:
-        both = {name: settings[0][name] for name in differing}
-        yield _Hypothesis("; ".join(texts.values()), lambda: search.altered(both))
+    layers = [layer_name(f, flavour_of(f, info), info) for f, info in zip(names, search.infos, strict=True)]
+    pair = next((p for p in formulas_told_apart(search)), None)
+    text = f"kind of layer: {layers[0]} / {layers[1]}, activation {kinds[0]} / {kinds[1]}"
+    yield _Hypothesis(text, None if pair is None else lambda: _exchanged(search, pair), likely=True)
 
 
-def _spelt(search: _Search, setting: Setting, settings: Sequence[Mapping[str, Any]]) -> str:
-    """ "eps 1e-05 / 1e-06 (eps=1e-05, epsilon=1e-06)": neutral, then as either framework writes it."""
-    infos = search.infos
-    assert infos is not None
-    own = []
-    for adapter, info, side in zip(search.suspect.adapters, infos, settings, strict=True):
-        own.append(spelled(flavour_of(adapter.name, info), info.kind or "", setting, side, info))
-    values = " / ".join(shown(side[setting.name]) for side in settings)
-    return f"{setting.name} {values} ({own[0]}; {own[1]})"
+def _usual(search: _Search) -> Iterator[_Hypothesis]:
+    """What is told otherwise often enough, though nobody can see that it was here."""
+    for way in search.ways:
+        if not way.differs:
+            yield _Hypothesis(way.text, lambda w=way: search.told(w))  # type: ignore[misc]
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------
@@ -210,60 +233,73 @@ class _Weight:
 
 def _weights(search: _Search) -> Iterator[_Hypothesis]:
     """Parameters and buffers that are not the reference's."""
-    if not search.is_layer or not search.suspect.adapters[0].is_model(search.mine.target):
+    if not search.is_layer:
         return
-    reference, candidate = search.mine.target, search.target
-    sides = Weights.of(reference), Weights.of(candidate)
-    if any(sum(1 for _ in side.places()) > _MOST_PARAMETERS for side in sides):
-        return
-    drafted = draft(sides[0], sides[1], Hints.parse(None, None))
-    entries = [e for e in drafted.entries() if e.reference and e.candidate]
-    places = {path: (info, param) for path, info, param in sides[1].places()}
-    objects = {info.path: module for info, module in search.adapter.modules(candidate)}
-    read = sides[0].reader()
-    held: dict[str, tuple[Array, bool]] = {}
-    try:
-        for entry, path, array in drafted.map().arrays(read, entries):
-            held[path] = (np.asarray(array), entry.confidence >= SURE)
-    except TwinscopeError:
-        pass  # of what cannot be carried nothing is known
-    found: list[tuple[Held, Any, bool]] = []
-    for path, (expected, sure) in held.items():
-        info, param = places[path]
-        tensor = search.adapter.state(objects[info.path])[param.name]
-        actual = np.array(search.adapter.to_numpy(tensor), copy=True)
-        if actual.shape != expected.shape or "float" not in actual.dtype.name:
-            continue
-        found.append((Held(path, param, expected, actual), tensor, sure))
-    texts = damages([one for one, _, _ in found])
-    wrong = [
-        _Weight(tensor, one, text, sure)
-        for (one, tensor, sure), text in zip(found, texts, strict=True)
-        if text is not None
-    ]
+    wrong = _wrong_weights(search)
+    if search.other.training:  # what the call has moved itself
+        wrong = [w for w in wrong if not w.held.param.buffer]
     if wrong:
         yield from (_Hypothesis(w.text, lambda w=w: _assigned(search, [w]), likely=w.sure) for w in wrong[:6])  # type: ignore[misc]
         if len(wrong) > 1:
             text = "; ".join(dict.fromkeys(w.text for w in wrong[:4]))
             yield _Hypothesis(text, lambda: _assigned(search, wrong))
-    yield from _lacking(search, drafted.entries(), read, sides[0])
+    yield from _lacking(search)
 
 
-def _assigned(search: _Search, weights: Sequence[_Weight]) -> float:
+def _drafted(search: _Search) -> Draft | None:
+    """Which parameters of the two layers are the same; None where they are networks of their own."""
+    reference, candidate = search.mine.target, search.target
+    if not search.suspect.adapters[0].is_model(reference):
+        return None
+    sides = Weights.of(reference), Weights.of(candidate)
+    if any(sum(1 for _ in side.places()) > _MOST_PARAMETERS for side in sides):
+        return None
+    return draft(sides[0], sides[1], Hints.parse(None, None))
+
+
+def _wrong_weights(search: _Search) -> list[_Weight]:
+    drafted = _drafted(search)
+    if drafted is None:
+        return []
+    entries = [e for e in drafted.entries() if e.reference and e.candidate]
+    places = {path: (info, param) for path, info, param in drafted.b.places()}
+    objects = {info.path: module for info, module in search.adapter.modules(search.target)}
+    expected: dict[str, tuple[Array, bool]] = {}
+    with suppress(TwinscopeError):  # of what cannot be carried nothing is known
+        for entry, path, array in drafted.map().arrays(drafted.a.reader(), entries):
+            expected[path] = (np.asarray(array), entry.confidence >= SURE)
+    found: list[tuple[Held, Any, bool]] = []
+    for path, (array, sure) in expected.items():
+        info, param = places[path]
+        tensor = search.adapter.state(objects[info.path])[param.name]
+        actual = np.array(search.adapter.to_numpy(tensor), copy=True)
+        if actual.shape == array.shape and "float" in actual.dtype.name:
+            found.append((Held(path, param, array, actual), tensor, sure))
+    texts = damages([one for one, _, _ in found])
+    return [
+        _Weight(tensor, one, text, sure)
+        for (one, tensor, sure), text in zip(found, texts, strict=True)
+        if text is not None
+    ]
+
+
+def _assigned(search: _Search, weights: Sequence[_Weight], settings: Mapping[str, Any] | None = None) -> float:
     try:
         for weight in weights:
             search.adapter.assign(weight.tensor, weight.held.expected.astype(weight.held.actual.dtype))
-        return search.again()
+        return search.again() if settings is None else search.altered(settings)
     finally:
         for weight in weights:
             search.adapter.assign(weight.tensor, weight.held.actual)
 
 
-def _lacking(
-    search: _Search, entries: Sequence[Any], read: Callable[[str], Array], weights: Weights
-) -> Iterator[_Hypothesis]:
+def _lacking(search: _Search) -> Iterator[_Hypothesis]:
     """Parameters that only the reference has: a bias that was dropped, a norm without weights."""
-    known = {path: param for path, _, param in weights.places()}
+    drafted = _drafted(search)
+    if drafted is None:
+        return
+    entries, read = drafted.entries(), drafted.a.reader()
+    known = {path: param for path, _, param in drafted.a.places()}
     alone = [p for e in entries if e.reference and not e.candidate for p in e.reference]
     paired = {p for e in entries for p in e.reference}
     alone += [p for p in known if p not in paired]
@@ -333,7 +369,7 @@ def _arguments(search: _Search) -> Iterator[_Hypothesis]:
         if tried > 12:
             return
         call = _with(search.other, b, a.value)
-        text = f"{_word(search, a, b)} {shown(a.value)} / {shown(b.value)}"
+        text = f"{_word(search.other.type, a, b)} {shown(a.value)} / {shown(b.value)}"
         likely = a.name == b.name or (len(first) == len(second) == 1)
         yield _Hypothesis(text, lambda c=call: search.again(call=c), likely=likely)  # type: ignore[misc]
 
@@ -433,9 +469,9 @@ def _with(call: KeptCall, argument: _Argument, value: Any) -> KeptCall:
     return replace(call, kwargs={k: change(v) if k == argument.place else v for k, v in call.kwargs.items()})
 
 
-def _word(search: _Search, a: _Argument, b: _Argument) -> str:
+def _word(type_: str, a: _Argument, b: _Argument) -> str:
     """What an argument is called; by its op and value where nobody says."""
-    op = search.other.type.rpartition(".")[2].strip("_")
+    op = type_.rpartition(".")[2].strip("_")
     names = [n for n in dict.fromkeys((a.name, b.name)) if not n.isdigit() and n not in ("x", "y", "other", "input")]
     said = " / ".join(names)
     number = isinstance(a.value, (int, float)) and not isinstance(a.value, bool)
@@ -675,6 +711,92 @@ def _shaped(search: _Search) -> Iterator[_Hypothesis]:
         if shape.undo is not None and shape.complete and known:
             test = lambda undo=shape.undo: search.again(change=undo)  # noqa: E731
         yield _Hypothesis(text, test, likely=True)
+
+
+# -- without a replay --------------------------------------------------------------------------------------------------
+
+
+def _static(search: _Search) -> Iterator[_Hypothesis]:
+    """What lint says of this layer, where nothing else was found."""
+    if search.lint is None or search.suspect.modules[1] is None:
+        return
+    for finding in search.lint.at(search.suspect.modules[1].path):
+        if finding.effect is Effect.FORWARD or (search.backward and finding.effect is Effect.BACKWARD):
+            yield _Hypothesis(_linted(finding), likely=True)
+
+
+def _linted(finding: LintFinding) -> str:
+    told = finding.reference, finding.candidate
+    if finding.attribute == "kind":
+        return f"kind of layer: {told[0].layer} / {told[1].layer}"
+    values = " / ".join(shown(t.value) for t in told)
+    return f"{finding.attribute} {values} ({told[0].spelling}; {told[1].spelling})"
+
+
+def explain_records(pair: Pair, lint: LintReport | None = None) -> tuple[Cause, ...]:
+    """Why two calls may differ, from their records and `lint` alone: all of it is only suspected.
+
+    For calls that cannot be made again: drawn at random, of another process, or judged backward as a whole.
+    """
+    a, b = pair.reference, pair.candidate
+    found = []
+    if a.training is not None and b.training is not None and a.training != b.training:
+        words = ["training" if on else "evaluation" for on in (a.training, b.training)]
+        found.append(f"mode: the reference is in {words[0]} mode, the candidate in {words[1]} mode")
+    if lint is not None:
+        effects = (Effect.FORWARD, *([Effect.TRAINING] if b.training else ()), Effect.BACKWARD)
+        found += [_linted(f) for f in lint.at(b.path) if f.effect in effects]
+    if b.kind is Kind.OP:
+        told = [{k: v for k, v in r.args.items() if isinstance(v, (bool, int, float, str))} for r in (a, b)]
+        for name in [k for k in told[0] if k in told[1]] or list(zip(told[0], told[1], strict=False))[:2]:
+            own, other = name if isinstance(name, tuple) else (name, name)
+            x, y = told[0][own], told[1][other]
+            if x != y and _comparable(x, y):
+                first, second = (_Argument(0, (), n, v) for n, v in ((own, x), (other, y)))
+                found.append(f"{_word(b.type, first, second)} {shown(x)} / {shown(y)}")
+    return tuple(Cause(text, False) for text in dict.fromkeys(found))
+
+
+def explain_dropout(given: Array, reference: Array, candidate: Array) -> tuple[Cause, ...]:
+    """Why two draws of one dropout differ beyond chance: another share is dropped, or what is left is scaled otherwise.
+
+    >>> x, r = np.ones(4096), np.random.default_rng(0)
+    >>> a, b = (np.where(r.random(4096) < p, 0, x / (1 - p)) for p in (0.1, 0.9))
+    >>> print(explain_dropout(x, a, b)[0])
+    dropout p 0.1 / 0.9 (keep_prob 0.9 / 0.1): 9.6 % and 90.1 % of the elements are dropped
+    >>> explain_dropout(x, a, a[::-1])
+    ()
+    """
+    kept = given != 0
+    if given.shape != reference.shape or given.shape != candidate.shape or kept.sum() < 16:
+        return ()
+    n = int(kept.sum())
+    shares = [float((x[kept] == 0).mean()) for x in (reference, candidate)]
+    spread = math.sqrt(max(sum(p * (1 - p) for p in shares), 1.0 / n) / n)
+    if abs(shares[0] - shares[1]) > 5 * spread:
+        near = [
+            min(
+                (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
+                key=lambda p: abs(p - s),
+            )
+            for s in shares
+        ]
+        keep = " / ".join(f"{1 - p:g}" for p in near)
+        text = (
+            f"dropout p {near[0]:g} / {near[1]:g} (keep_prob {keep}): {100 * shares[0]:.3g} % and "
+            f"{100 * shares[1]:.3g} % of the elements are dropped"
+        )
+        return (Cause(text, True),)
+    levels = []
+    for x in (reference, candidate):
+        own = kept & (x != 0)
+        levels.append(float(np.median(x[own].astype(np.float64) / given[own])) if own.any() else 1.0)
+    if abs(levels[0] - levels[1]) > 1e-3 * abs(levels[0]):
+        text = (
+            f"dropout scales what is left by {levels[0]:.4g} / {levels[1]:.4g}: upscale_in_train or downscale_in_infer"
+        )
+        return (Cause(text, True),)
+    return ()
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

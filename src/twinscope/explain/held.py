@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..adapters.base import Array
-from ..records import ParamInfo
-from ..weights.layout import to_neutral
+from ..match import Pair
+from ..records import Kind, ParamInfo, Phase, Record
+from ..store import Trace
+from ..weights.layout import from_neutral, to_neutral
 from .shapes import Shape, known_factor, residual_shapes, rounded
 from .suspect import Cause
 
@@ -39,6 +41,93 @@ def explain_weights(held: Sequence[Held]) -> tuple[Cause, ...]:
     ['fc.weight is all ones: at its initial value, never carried over']
     """
     return tuple(Cause(text, True) for text in dict.fromkeys(t for t in damages(held) if t is not None))
+
+
+def explain_state(pair: Pair, traces: tuple[Trace, Trace]) -> tuple[Cause, ...]:
+    """Why two state records of a module differ: its weights, their gradients, or its buffers after the step."""
+    sides = []
+    for record, trace in zip((pair.reference, pair.candidate), traces, strict=True):
+        info = next((m for m in trace.manifest.modules if m.path == record.path), None)
+        sides.append({} if info is None else {p.name: p for p in info.params})
+    phase = pair.reference.phase
+    found: list[Cause] = []
+    held: list[Held] = []
+    for a, b in pair.slots:
+        arrays = [trace.tensor(slot) for trace, slot in zip(traces, (a, b), strict=True)]
+        own, other = sides[0].get(a.name), sides[1].get(b.name)
+        if arrays[0] is None or arrays[1] is None or own is None or other is None:
+            continue
+        theirs = to_neutral(own, arrays[0])
+        if theirs.shape != other.neutral_shape():
+            continue
+        path = f"{pair.candidate.path}.{b.name}" if pair.candidate.path else b.name
+        if phase is Phase.WEIGHT:
+            held.append(Held(path, other, from_neutral(other, theirs), arrays[1]))
+            continue
+        mine = to_neutral(other, arrays[1])
+        noise = 2.0**-22 * float(np.sqrt(np.mean(theirs.astype(np.float64) ** 2)))
+        if close(theirs, mine):
+            continue
+        if phase is Phase.GRADIENT:
+            found += _of_ties(pair, traces, a.name, b.name)
+            found += explain_gradient(path, theirs, mine, noise, other)
+        elif phase is Phase.BUFFER:
+            before = _before(traces[0], pair.reference, a.name)
+            if before is not None:
+                counts = _counts(traces[0], pair.reference.path)
+                found += explain_statistics(own.role, to_neutral(own, before), theirs, mine, noise, counts)
+    if phase is Phase.GRADIENT:
+        found += _without(pair, sides[1])
+    return tuple([*explain_weights(held), *found])
+
+
+def _without(pair: Pair, params: Mapping[str, ParamInfo]) -> list[Cause]:
+    """Parameters of the candidate that got no gradient where the reference's did."""
+    if not any(side == "reference" for side, _ in pair.unmatched_slots):
+        return []
+    got = {s.name for s in pair.candidate.slots}
+    return [
+        Cause(f"{name} is frozen in the candidate (trainable True / False): it gets no gradient", True)
+        for name, param in params.items()
+        if not param.trainable and not param.buffer and name not in got
+    ]
+
+
+def _of_ties(pair: Pair, traces: tuple[Trace, Trace], own: str, other: str) -> list[Cause]:
+    """A weight that is used at several places on one side only: its gradient is the sum of theirs."""
+    tied = []
+    for record, trace, name in zip((pair.reference, pair.candidate), traces, (own, other), strict=True):
+        path = f"{record.path}.{name}" if record.path else name
+        users = {
+            r.call_id
+            for r in trace.records
+            if r.kind is Kind.OP and r.phase is Phase.FORWARD and any(s.param == path for s in r.inputs())
+        }
+        tied.append(len(users))
+    if tied[0] == tied[1] or min(tied) == 0:
+        return []
+    text = (
+        f"{other} is shared by {tied[0]} calls in the reference and {tied[1]} in the candidate: tied on one side only"
+    )
+    return [Cause(text, False)]
+
+
+def _before(trace: Trace, record: Record, name: str) -> Array | None:
+    """A buffer as it was when the step began."""
+    for other in trace.records:
+        if other.phase is Phase.WEIGHT and other.path == record.path and other.step == record.step:
+            slot = next((s for s in other.slots if s.name == name), None)
+            return None if slot is None else trace.tensor(slot)
+    return None
+
+
+def _counts(trace: Trace, path: str) -> list[int]:
+    """Over how many elements of its input a norm's statistics may have been taken: all but the channels."""
+    for record in trace.records:
+        if record.kind is Kind.MODULE and record.path == path and record.phase is Phase.FORWARD and record.inputs():
+            shape = record.inputs()[0].meta.shape
+            return [math.prod(shape) // shape[i] for i in (1, -1) if len(shape) > 1 and shape[i]]
+    return []
 
 
 def damages(held: Sequence[Held]) -> list[str | None]:
