@@ -196,6 +196,14 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def configuration(self, function: Any) -> Mapping[str, Any]:
+        """What a function that `told` gave has in itself, beside its arguments: that of a primitive, by name."""
+        return {}
+
+    def configured(self, function: Any, changes: Mapping[str, Any]) -> Callable[..., Any] | None:
+        """Another such function, of another configuration; None where it has none of these."""
+        return None
+
     def is_inplace(self, name: str) -> bool:
         """Whether the op of this name changes its first argument.
 

@@ -42,6 +42,8 @@ try:
     from mindspore import Parameter, Tensor, nn, ops
     from mindspore._c_expression import TensorPy
     from mindspore.graph.api import _pynative_executor
+
+    from .altering import mindspore as altering
 except RuntimeError as error:  # numpy 2: the wheel does not declare that it cannot
     raise FrameworkError(f"mindspore cannot be loaded: {error}", hint="pip install 'numpy<2'") from error
 
@@ -393,6 +395,16 @@ class MindSporeAdapter(Adapter):
     def told(self) -> Callable[..., Any] | None:
         return None if _THREAD.watch is None else _THREAD.watch.told
 
+    def configuration(self, function: Any) -> Mapping[str, Any]:
+        primitive = _primitive_in(function)
+        return {} if primitive is None else altering.made_with(primitive)
+
+    def configured(self, function: Any, changes: Mapping[str, Any]) -> Callable[..., Any] | None:
+        primitive = _primitive_in(function)
+        if primitive is None or not set(changes) <= set(altering.made_with(primitive)):
+            return None
+        return partial(function.func, altering.made_like(primitive, **changes))
+
     def function(self, name: str) -> Callable[..., Any] | None:
         """A primitive's name does not say how it was configured: there is a function only for those that cannot be."""
         place, _, last = name.rpartition(".")
@@ -565,6 +577,9 @@ class MindSporeAdapter(Adapter):
     def parts(self, module: Any) -> list[Any]:
         return [cell for _, cell in module.cells_and_names()]
 
+    def alter(self, module: Any, kind: str, settings: Mapping[str, Any]) -> bool:
+        return altering.alter(module, kind, settings, _attributes(module, kind))
+
     @contextmanager
     def in_float64(self, module: Any | None) -> Iterator[None]:
         """Convolutions, batch norms and some recurrent layers have no float64 kernel in MindSpore."""
@@ -651,6 +666,12 @@ _WIDE = {**dict.fromkeys((ms.float32, ms.float16, ms.bfloat16), ms.float64), ms.
 
 def _wider(dtype: Any) -> Any:
     return _WIDE.get(dtype, dtype) if isinstance(dtype, type(ms.float32)) or dtype in _WIDE else dtype
+
+
+def _primitive_in(function: Any) -> Any | None:
+    """The primitive whose call `_PrimitiveCall` told."""
+    first = function.args[0] if isinstance(function, partial) and len(function.args) == 1 else None
+    return first if isinstance(first, ops.Primitive) else None
 
 
 def _either(operator: Any, method: Any) -> Callable[..., Any]:

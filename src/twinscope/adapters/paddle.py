@@ -39,6 +39,7 @@ from paddle.base import core
 
 from ..errors import WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
+from .altering import paddle as altering
 from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(paddle.__file__)) + os.sep
@@ -560,6 +561,10 @@ class PaddleAdapter(Adapter):
 
     def parts(self, module: Any) -> list[Any]:
         return list({id(part): part for _, part in _walk(module)}.values())
+
+    def alter(self, module: Any, kind: str, settings: Mapping[str, Any]) -> bool:
+        with _unseen():
+            return altering.alter(module, kind, settings)
 
     def _inputs_to_protect(self, model: Any, given: Any) -> list[Any]:
         """Inputs that must require a gradient, or Paddle 3.3 dies in the backward pass of the model's first layer.

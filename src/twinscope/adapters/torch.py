@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from ..errors import FrameworkError
 from ..metrics import array_stats
 from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
+from .altering import torch as altering
 from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -453,6 +454,9 @@ class TorchAdapter(Adapter):
 
     def parts(self, module: Any) -> list[Any]:
         return list(module.modules())
+
+    def alter(self, module: Any, kind: str, settings: Mapping[str, Any]) -> bool:
+        return altering.alter(module, kind, settings)
 
     @contextmanager
     def evaluating(self, model: Any) -> Iterator[None]:
