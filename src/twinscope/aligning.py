@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from .adapters._registry import adapter_for
 from .capturing import Plan
 from .comparing import comparison_of
 from .errors import OptionError
+from .explain.causes import explain
+from .explain.linting import lint
 from .graft import graft
 from .hints import Hints
 from .judge import RoundoffJudge
@@ -86,6 +89,7 @@ def align(
             _refuse_no_gradient(trace, side)
     comparison = comparison_of(traces[0], traces[1], progress=progress, **comparing)
     grafts = None
+    told = cache(lambda: lint(reference, candidate))
     if isinstance(comparison.judge, RoundoffJudge):  # who asks for a tolerance gets exactly that
         grafts = graft(
             reference,
@@ -96,6 +100,7 @@ def align(
             comparison.layers,
             backward=backward,
             seed=seed,
+            explain=lambda suspect: explain(suspect, told()),
         )
     result = comparison.result(grafts)
     return replace(result, notes=(*result.notes, *notes), weights=carried)

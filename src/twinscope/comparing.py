@@ -21,7 +21,7 @@ from .errors import MatchError, OptionError
 from .flow import APPROXIMATION, Flow, rms, weight
 from .graft import Grafts
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
-from .judging import as_judged, judged_backward, judged_forward
+from .judging import as_judged, judged_backward, judged_forward, with_causes
 from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
 from .pairing.opnames import op_of_kind
@@ -410,6 +410,7 @@ class Comparison:
             findings += [self.finding(r, "buffers differ after the step") for r in changed]
         if grafts is not None:
             findings = judged_backward(self, early, findings, grafts)
+        findings = with_causes(self, findings)
         bad = [r for r in results if r.verdict is Verdict.BUG]
         if grafts is None and bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
             findings.append(self.finding(bad[0], "differs, though nothing upstream of it was seen to"))
@@ -935,6 +936,7 @@ class Comparison:
                         source=(None, source) if own else (source, None),
                         message=f"its parameters got a gradient on the {side}'s side only: on the {other}'s side they "
                         "are frozen, or something between them and the loss is detached",
+                        cause=self._all_frozen(1 - own, partner),
                     )
                 )
         return found[::-1]  # the gradient comes from the end of the network: the first one lost is the last to be seen
@@ -964,11 +966,24 @@ class Comparison:
                         reference=a.where,
                         candidate=b.where,
                         source=(self.source(a, self.reference), self.source(b, self.candidate)),
-                        message=f"{slot.name} got a gradient on the {side}'s side only: on the {other}'s side {partner} "
-                        "is frozen, or detached",
+                        message=f"{slot.name} got a gradient on the {side}'s side only: on the {other}'s side "
+                        f"{partner} is frozen, or detached",
+                        cause=self._frozen(int(not own), (b if not own else a).path, partner),
                     )
                 )
         return found
+
+    def _frozen(self, own: int, path: str, name: str) -> str | None:
+        """The cause of a gradient that is missing on one side, where the parameter is not trained there."""
+        param = self._params[own].get((path, name))
+        side = ("reference", "candidate")[own]
+        trained = "True / False" if own else "False / True"
+        return None if param is None or param.trainable else f"frozen on the {side}'s side (trainable {trained})"
+
+    def _all_frozen(self, side: int, path: str) -> str | None:
+        held = [p for (where, _), p in self._params[side].items() if where == path and not p.buffer]
+        frozen = bool(held) and not any(p.trainable for p in held)
+        return self._frozen(side, path, held[0].name) if frozen else None
 
     def _innermost(self, sources: list[PairResult]) -> list[PairResult]:
         """Without those that merely enclose another one."""

@@ -1,7 +1,7 @@
 """Judging calls alone: what every matched call of the candidate makes of the tensors that the reference's was given.
 
-The candidate is run once more, and what each of its calls returns is replaced by what the reference's returned: so each
-call is given the reference's tensors, nothing that happened upstream blurs what it makes of them, and a call that is
+The candidate is run once more, and what each of its calls returns is replaced by what the reference's returned: so
+each call is given the reference's tensors, nothing that happened upstream blurs what it makes of them, and a call that is
 given something else shows that the fault lies between it and those that it hangs on. Then, with the reference's x:
 
     a      what the reference returned          a64    the reference's call on x in float64: the truth
@@ -37,7 +37,7 @@ import numpy as np
 from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
 from .errors import NoFloat64
-from .explain.suspect import Cause, Suspect
+from .explain.suspect import Again, Cause, Suspect
 from .flow import APPROXIMATED, Flow
 from .judge import BUG_FROM, NOISE_BELOW, ROUNDOFF, UNKNOWN_BELOW
 from .match import FUSED, Matching, Pair, canonical_op
@@ -59,7 +59,7 @@ _MORE_INPUTS = 5
 _FLOATS = frozenset(ROUNDOFF)
 
 _CallKey = tuple[Kind, str, str, int]
-Explain = Callable[[Suspect], Any]
+Explain = Callable[[Suspect], tuple[Cause, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Between:
     reference: Array
     candidate: Array
     makers: tuple[Record | None, Record | None]  # what made the tensor on either side
-    cause: str | None = None
+    noise: float  # the root mean square error that is noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Grafts:
     calls: Mapping[int, tuple[Graft, ...]]
     sources: frozenset[int]  # calls that are at fault, of those that are judged to be another function
     between: tuple[Between, ...]
-    causes: Mapping[tuple[int, Phase], Any]  # what `explain` said of the calls at fault
+    causes: Mapping[tuple[int, Phase], tuple[Cause, ...]]  # what `explain` said of the calls at fault
     open: Mapping[int, str]  # calls that could not be judged alone, and why
     detours: frozenset[int]  # calls that differ on another way to the same numbers
     settled: bool  # whether what the network returns agrees once all that was found is mended
@@ -145,6 +145,7 @@ class _Known:
 class _Back:
     """What gradients drawn at random come to, pulled back through the reference's call."""
 
+    call: KeptCall
     outputs: tuple[str, ...]
     gradients: tuple[Array | None, ...]
     pulled: Pulled
@@ -215,7 +216,7 @@ class _Grafter:
         self.glue: dict[tuple[int, str], tuple[Pair, tuple[Slot, Slot], Array]] = {}
         self.open: dict[int, str] = {}
         self.grafts: dict[int, list[Graft]] = {}
-        self.causes: dict[tuple[int, Phase], Any] = {}
+        self.causes: dict[tuple[int, Phase], tuple[Cause, ...]] = {}
         self.known: dict[int, _Known] = {}
         self.back: dict[int, _Back] = {}
         self.outputs: dict[str, float] = {}
@@ -527,7 +528,7 @@ class _Grafter:
             return None
         unit = max(ROUNDOFF.get(theirs.dtype.name, 0.0), 2.0**-53)
         made = Graft(Phase.FORWARD, slots[0].name, off / (unit / 4), None, "a roundoff", _bits(off))
-        return Between(pair, slots, made, theirs, own, makers)
+        return Between(pair, slots, made, theirs, own, makers, unit / 4 * _rms(theirs))
 
     # -- the truth -----------------------------------------------------------------------------------------------------
 
@@ -598,7 +599,7 @@ class _Grafter:
         truth = _pulled(first, call, call.inputs, gradients, True)
         params = frozenset(n for n, p in zip(call.input_names, call.params, strict=True) if p is not None)
         shared = tuple(id(a) for a in call.inputs)
-        self.back[number] = _Back(call.output_names, gradients, pulled, truth, call.input_names, shared, params)
+        self.back[number] = _Back(call, call.output_names, gradients, pulled, truth, call.input_names, shared, params)
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
@@ -658,7 +659,9 @@ class _Grafter:
         if made.verdict is Verdict.BUG and self.explain is not None and known is not None:
             theirs = self.traces[0].tensor(doubt.slots[0])
             assert theirs is not None
-            suspect = self._suspect(pair, made, known, call, given, theirs, doubt, truth, noise)
+            base = theirs if truth is None else truth
+            again = self._again(call, given, doubt.slots[1].name, base, noise)
+            suspect = self._suspect(pair, made, known.call, call, given, (theirs, doubt.made, truth), noise, again)
             self.causes[number, Phase.FORWARD] = self.explain(suspect)
 
     def _is_approximate(self, pair: Pair) -> bool:
@@ -736,22 +739,11 @@ class _Grafter:
         floor = f"{made.floor}, {len(worths)} inputs"
         return replace(made, rho=settled if rho64 is None else made.rho, rho64=rho64, floor=floor)
 
-    def _suspect(
-        self,
-        pair: Pair,
-        made: Graft,
-        known: _Known,
-        call: KeptCall,
-        given: Sequence[Array],
-        theirs: Array,
-        doubt: _Doubt,
-        truth: Array | None,
-        noise: float,
-    ) -> Suspect:
-        first, second = self.adapters
-        assert first is not None and second is not None
-        name, index = doubt.slots[1].name, _index(call.output_names, doubt.slots[1].name)
-        base = theirs if truth is None else truth
+    def _again(self, call: KeptCall, given: Sequence[Array], name: str, base: Array, noise: float) -> Again:
+        """Makes the candidate's call again, and says how far an output is then from `base`, in units of the noise."""
+        second, fixed, mine = self.adapters[1], tuple(given), call
+        assert second is not None
+        index = _index(call.output_names, name)
 
         def again(
             *,
@@ -765,25 +757,36 @@ class _Grafter:
                 found = replay(second, own.target if target is None else target, own, given or fixed)
             except Exception:  # noqa: BLE001 - a way that does not run is no way
                 return math.inf
-            at = _index(own.output_names, name) if len(found) == len(own.output_names) else index
-            if at is None or at >= len(found):
+            if index is None or index >= len(found):
                 return math.inf
-            out = found[at] if change is None else change(found[at])
-            fitted = arranged(base, out)
+            fitted = arranged(base, found[index] if change is None else change(found[index]))
             return math.inf if fitted is None or noise == 0 else _rmse(fitted[0], base) / noise
 
-        mine, fixed = call, tuple(given)
+        return again
+
+    def _suspect(
+        self,
+        pair: Pair,
+        made: Graft,
+        known: KeptCall,
+        call: KeptCall,
+        given: Sequence[Array],
+        tensors: tuple[Array, Array, Array | None],
+        noise: float,
+        again: Again,
+    ) -> Suspect:
+        first, second = self.adapters
+        assert first is not None and second is not None
+        infos = self.infos[0].get(pair.reference.path), self.infos[1].get(pair.candidate.path)
         return Suspect(
             made.phase,
             made.tensor,
             made.rho,
             (first, second),
-            (known.call, call),
-            (self.infos[0].get(pair.reference.path), self.infos[1].get(pair.candidate.path)),
-            fixed,
-            theirs,
-            doubt.made,
-            truth,
+            (known, call),
+            infos,
+            tuple(given),
+            *tensors,
             noise,
             again,
         )
@@ -813,8 +816,58 @@ class _Grafter:
                 made = _measure(Phase.BACKWARD, name, own, other, true, found, None, self._is_approximate(pair))
             if worst is None or _worth(made) > _worth(worst):
                 worst = made
-        if worst is not None:
-            self.grafts.setdefault(number, []).append(worst)
+        if worst is None:
+            return
+        self.grafts.setdefault(number, []).append(worst)
+        if worst.verdict is Verdict.BUG and self.explain is not None:
+            self.causes[number, Phase.BACKWARD] = self._explained_backward(pair, call, given, gradients, back, worst)
+
+    def _explained_backward(
+        self,
+        pair: Pair,
+        call: KeptCall,
+        given: Sequence[Array],
+        gradients: Sequence[Array | None],
+        back: _Back,
+        made: Graft,
+    ) -> tuple[Cause, ...]:
+        second = self.adapters[1]
+        assert second is not None and self.explain is not None
+
+        def pulled_by(own: KeptCall, target: Any, inputs: Sequence[Array]) -> tuple[Array, Array | None, Array] | None:
+            found = replay_backward(second, target, own, inputs, gradients)
+            for name, theirs, truth, other, _ in self._gradient_pairs(pair, call, back, found):
+                if name == made.tensor:
+                    return theirs, truth, other
+            return None
+
+        first = pulled_by(call, call.target, given)
+        if first is None:
+            return ()
+        noise = _noise(first[0], first[1], None)
+
+        def again(
+            *,
+            call: KeptCall | None = None,
+            given: Sequence[Array] | None = None,
+            target: Any | None = None,
+            change: Callable[[Array], Array] | None = None,
+        ) -> float:
+            own = mine if call is None else call
+            try:
+                found = pulled_by(own, own.target if target is None else target, given or fixed)
+            except Exception:  # noqa: BLE001 - a way that does not run is no way
+                return math.inf
+            if found is None or noise == 0:
+                return math.inf
+            base = found[0] if found[1] is None else found[1]
+            fitted = arranged(base, found[2] if change is None else change(found[2]))
+            return math.inf if fitted is None else _rmse(fitted[0], base) / noise
+
+        mine, fixed = call, tuple(given)
+        return self.explain(
+            self._suspect(pair, made, back.call, call, given, (first[0], first[2], first[1]), noise, again)
+        )
 
     def _gradients_for(self, pair: Pair, call: KeptCall, back: _Back) -> list[Array | None] | None:
         """The gradients that were drawn for the reference's outputs, laid out as the candidate's are."""
@@ -888,7 +941,7 @@ class _Grafter:
             made = _measure(Phase.FORWARD, slots[0].name, theirs, own, truth, other, None, True)
             if made.verdict is Verdict.BUG:
                 makers = (self.flows[0].makers.get(slots[0].value), self.flows[1].makers.get(slots[1].value))
-                found.append(Between(pair, slots, made, theirs, own, makers))
+                found.append(Between(pair, slots, made, theirs, own, makers, _noise(theirs, truth, None)))
         return found
 
     def _wide_slots(self, side: int, places: Iterable[tuple[int, str]]) -> dict[tuple[int, str], Array]:

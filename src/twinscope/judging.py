@@ -7,8 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from .explain.between import explain_between
+from .explain.held import explain_gradient, explain_state
 from .explain.precision import MODES
+from .explain.suspect import Cause
 from .graft import Between, Graft, Grafts
+from .metrics import arranged
 from .records import Kind, Phase, Record, Source, Verdict
 from .result import Finding, PairResult
 
@@ -110,8 +116,13 @@ def _numbers(made: Graft) -> dict[str, float]:
 def _cause(grafts: Grafts, number: int, made: Graft) -> str | None:
     if made.verdict is Verdict.PRECISION:
         return f"computed in {made.precision}"
-    causes = grafts.causes.get((number, made.phase))
-    return "; or ".join(str(c) for c in causes[:1]) if causes else None
+    return _said_of(grafts.causes.get((number, made.phase), ()))
+
+
+def _said_of(causes: Sequence[Cause]) -> str | None:
+    """What was proven; of what is only suspected the two likeliest."""
+    proven = [c for c in causes if c.proven]
+    return "; or ".join(str(c) for c in proven[:1] or causes[:2]) or None
 
 
 def _between(comparison: Comparison, result: PairResult | None, fault: Between, grafts: Grafts) -> Finding:
@@ -150,7 +161,17 @@ def _between(comparison: Comparison, result: PairResult | None, fault: Between, 
         source=(sources[0], sources[1]),
         message=message,
         numbers={**_numbers(fault.graft)},
-        cause=fault.cause,
+        cause=_said_of(
+            explain_between(
+                fault.pair,
+                fault.slot,
+                fault.reference,
+                fault.candidate,
+                fault.noise,
+                (comparison.reference, comparison.candidate),
+                comparison.matching,
+            )
+        ),
         pair=result,
     )
 
@@ -237,6 +258,23 @@ def _partner(comparison: Comparison, path: str) -> str | None:
     return None if found is None else found or "(root)"
 
 
-def causes_of(findings: Iterable[Finding]) -> list[str]:
-    """The causes that are known."""
-    return [f.cause for f in findings if f.cause]
+def with_causes(comparison: Comparison, findings: Iterable[Finding]) -> list[Finding]:
+    """Findings about what modules hold, and about gradients of the run, with what their tensors tell of the cause."""
+    found = []
+    for finding in findings:
+        result = finding.pair
+        if finding.cause is None and finding.verdict is Verdict.BUG and result is not None:
+            traces = (comparison.reference, comparison.candidate)
+            causes: tuple[Cause, ...] = ()
+            if result.reference.kind is Kind.STATE:
+                causes = explain_state(result.pair, traces)
+            elif finding.phase is Phase.BACKWARD and result.worst is not None:
+                diff = result.worst
+                left, right = (t.tensor(s) for t, s in zip(traces, (diff.reference, diff.candidate), strict=True))
+                fitted = None if left is None or right is None else arranged(left, right)
+                if left is not None and fitted is not None:
+                    noise = 2.0**-22 * float(np.sqrt(np.mean(np.square(left.astype(np.float64)))))
+                    causes = explain_gradient(diff.reference.name, left, fitted[0], noise)
+            finding = replace(finding, cause=_said_of(causes))
+        found.append(finding)
+    return found

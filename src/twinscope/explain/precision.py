@@ -27,7 +27,7 @@ def _tf32(array: Array) -> Array:
 
 
 def _through(dtype: object) -> Callable[[Array], Array]:
-    return lambda array: array.astype(dtype).astype(np.float32)  # type: ignore[call-overload, no-any-return]
+    return lambda array: array.astype(dtype).astype(np.float32)  # type: ignore[call-overload]
 
 
 #: Name, unit roundoff, rounding.
@@ -56,9 +56,9 @@ def precision_of(adapter: Adapter, call: KeptCall, tensor: str, truth: Array, ma
         if error > _HELD * unit * scale or error < unit * scale / 64:
             continue
         narrow = made.astype(np.float32)
-        if made.dtype == np.float32 and np.array_equal(rounded(narrow), narrow, equal_nan=True):
-            if not np.array_equal(rounded(truth.astype(np.float32)), truth):
-                return name
+        held = made.dtype == np.float32 and np.array_equal(rounded(narrow), narrow, equal_nan=True)
+        if held and not np.array_equal(rounded(truth.astype(np.float32)), truth):
+            return name
         if index is None:
             continue
         with _rounded_parameters(adapter, call, rounded):
