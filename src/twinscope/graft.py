@@ -56,6 +56,9 @@ _ROUNDS = 8
 #: More inputs are tried where the first leaves it open.
 _MORE_INPUTS = 5
 
+#: Where fewer bits than this are right, and float64 shows the same function, it may be a mode of lower precision.
+_FEW_BITS = 16.0
+
 _FLOATS = frozenset(ROUNDOFF)
 
 _CallKey = tuple[Kind, str, str, int]
@@ -73,7 +76,10 @@ class Graft:
     floor: str = ""  # how the noise was found
     bits: float = math.inf  # how many of the bits are right
     precision: str = ""  # the mode that it looks like, where it is the same function with fewer bits
-    approximate: bool = False  # frameworks approximate the function each in its own way
+    #: frameworks approximate the function each in its own way, so that an error may be the kernel's
+    approximate: bool = False
+    #: it is not of a call but of what lies between calls, of which nobody knows what it does
+    between: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -83,9 +89,11 @@ class Graft:
         decisive = self.rho if self.rho64 is None else min(self.rho, self.rho64)
         if decisive <= NOISE_BELOW:
             return Verdict.PRECISION if self.precision else Verdict.NOISE
-        if decisive >= (UNKNOWN_BELOW if self.approximate and self.rho64 is None else BUG_FROM):
-            return Verdict.PRECISION if self.precision else Verdict.BUG
-        return Verdict.PRECISION if self.precision else Verdict.UNDECIDED
+        if self.precision:
+            return Verdict.PRECISION
+        if self.approximate and self.rho64 is None and decisive < UNKNOWN_BELOW:
+            return Verdict.UNDECIDED if self.between and decisive >= BUG_FROM else Verdict.NOISE
+        return Verdict.BUG if decisive >= BUG_FROM else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +440,7 @@ class _Grafter:
         """
         partner = {b.name: a for a, b in self._paired(pair, "in")}
         found: list[Array] = []
+        fits = True
         same: dict[int, Array] = {}  # one tensor given in two places stays one
         for array, name, param in zip(call.inputs, call.input_names, call.params, strict=True):
             slot = partner.get(name)
@@ -444,17 +453,18 @@ class _Grafter:
                 continue
             theirs = None if slot is None else self.traces[0].tensor(slot)
             if slot is None or theirs is None:
-                if array.dtype.name in _FLOATS and array.size > 1:
-                    return None
+                fits = fits and not (array.dtype.name in _FLOATS and array.size > 1)
                 found.append(array)
                 continue
             fitted = arranged(array, theirs)
             if fitted is None:
-                return None
+                state.given[slot.name] = math.inf
+                fits = False
+                continue
             state.given[slot.name] = _apart(fitted[0], array)
             same[id(array)] = fitted[0].astype(array.dtype)
             found.append(same[id(array)])
-        return found
+        return found if fits else None
 
     def _results(
         self, pair: Pair, call: KeptCall, outputs: Sequence[Array]
@@ -653,7 +663,7 @@ class _Grafter:
         made, doubt, noise, truth = worst
         if made.verdict is Verdict.UNDECIDED and known is not None:
             made = self._with_more_inputs(second, pair, known, call, given, made, doubt)
-        if made.verdict in (Verdict.BUG, Verdict.UNDECIDED):
+        if made.verdict in (Verdict.BUG, Verdict.UNDECIDED) or (made.rho >= BUG_FROM and made.bits < _FEW_BITS):
             made = self._as_precision(made, doubt, noise, truth, known, call)
         self.grafts[number] = [made]
         if made.verdict is Verdict.BUG and self.explain is not None and known is not None:
@@ -939,6 +949,7 @@ class _Grafter:
             own = _fitting(theirs, own)
             truth, other = wide[0].get(place), wide[1].get(place)
             made = _measure(Phase.FORWARD, slots[0].name, theirs, own, truth, other, None, True)
+            made = replace(made, between=True)
             if made.verdict is Verdict.BUG:
                 makers = (self.flows[0].makers.get(slots[0].value), self.flows[1].makers.get(slots[1].value))
                 found.append(Between(pair, slots, made, theirs, own, makers, _noise(theirs, truth, None)))

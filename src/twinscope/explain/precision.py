@@ -30,11 +30,11 @@ def _through(dtype: object) -> Callable[[Array], Array]:
     return lambda array: array.astype(dtype).astype(np.float32)  # type: ignore[call-overload]
 
 
-#: Name, unit roundoff, rounding.
+#: Name, unit roundoff, rounding; what fits the first fits the others too.
 MODES: tuple[tuple[str, float, Callable[[Array], Array]], ...] = (
-    ("TF32", 2.0**-11, _tf32),
-    ("float16", 2.0**-11, _through(np.float16)),
     ("bfloat16", 2.0**-8, _through(ml_dtypes.bfloat16)),
+    ("float16", 2.0**-11, _through(np.float16)),
+    ("TF32", 2.0**-11, _tf32),
 )
 
 
@@ -51,28 +51,27 @@ def precision_of(adapter: Adapter, call: KeptCall, tensor: str, truth: Array, ma
     scale = float(np.sqrt(np.mean(np.square(truth[np.isfinite(truth)])))) if np.isfinite(truth).any() else 0.0
     if not np.isfinite(error) or scale == 0:
         return ""
-    index = call.output_names.index(tensor) if tensor in call.output_names else None
-    for name, unit, rounded in MODES:
-        if error > _HELD * unit * scale or error < unit * scale / 64:
+    if made.dtype == np.float32:
+        for name, unit, rounded in MODES:
+            held = error <= _HELD * unit * scale and np.array_equal(rounded(made), made, equal_nan=True)
+            if held and not np.array_equal(rounded(truth.astype(np.float32)), truth):
+                return name
+    if tensor not in call.output_names:
+        return ""
+    for name, unit, rounded in reversed(MODES):
+        if not unit * scale / 64 <= error <= _HELD * unit * scale:
             continue
-        narrow = made.astype(np.float32)
-        held = made.dtype == np.float32 and np.array_equal(rounded(narrow), narrow, equal_nan=True)
-        if held and not np.array_equal(rounded(truth.astype(np.float32)), truth):
-            return name
-        if index is None:
-            continue
-        with _rounded_parameters(adapter, call, rounded):
-            try:
-                given = [
-                    a if p is not None else _round(a, rounded) for a, p in zip(call.inputs, call.params, strict=True)
-                ]
-                given = [
-                    _round(a, rounded) if p is not None and not adapter.is_model(call.target) else g
-                    for a, p, g in zip(call.inputs, call.params, given, strict=True)
-                ]
-                wide = replay(adapter, call.target, call, given, float64=True)[index]
-            except NoFloat64:
-                return ""
+        module = adapter.is_model(call.target)
+        given = [
+            a if p is not None and (module or a.ndim < 2) else _round(a, rounded)
+            for a, p in zip(call.inputs, call.params, strict=True)
+        ]
+        try:
+            with _rounded_parameters(adapter, call, rounded):
+                outputs = replay(adapter, call.target, call, given, float64=True)
+        except NoFloat64:
+            return ""
+        wide = outputs[call.output_names.index(tensor)]
         if wide.shape == made.shape and _rmse(made, wide) < _EXPLAINED * error + 8 * noise:
             return name
     return ""
@@ -83,6 +82,8 @@ def _rounded_parameters(adapter: Adapter, call: KeptCall, rounded: Callable[[Arr
     before = []
     for tensor in adapter.trainable(call.target).values():
         array = np.array(adapter.to_numpy(tensor), copy=True)
+        if array.ndim < 2:
+            continue  # a bias is added, in the mode that sums are taken in
         before.append((tensor, array))
         adapter.assign(tensor, _round(array, rounded))
     try:
