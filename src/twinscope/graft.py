@@ -527,7 +527,13 @@ class _Grafter:
             seen.add(number)
             pair, given = self.steps[number], self.states[number].given
             differing = [slots for slots in self._paired(pair, "in") if given.get(slots[0].name, 0.0) > 0]
-            if not any([trace(pair, slots, given[slots[0].name]) for slots in differing]):
+            traced = [trace(pair, slots, given[slots[0].name]) for slots in differing]
+            for slot in pair.reference.inputs():
+                if slot.param is None and slot.name not in given:  # it has no partner, of that shape perhaps
+                    upstream = list(self._open_makers(slot.value))
+                    waiting.extend(upstream)
+                    traced.append(bool(upstream))
+            if not any(traced):
                 calls.add(number)
         return calls, faults
 
