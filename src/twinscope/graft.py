@@ -1,7 +1,7 @@
 """Judging calls alone: what every matched call of the candidate makes of the tensors that the reference's was given.
 
-The candidate is run once more, and what each of its calls returns is replaced by what the reference's returned: so
-each call is given the reference's tensors, nothing that happened upstream blurs what it makes of them, and a call that is
+The candidate is run once more, and what each of its calls returns is replaced by what the reference's returned. So each
+call is given the reference's tensors, and nothing that happened upstream blurs what it makes of them; and a call that is
 given something else shows that the fault lies between it and those that it hangs on. Then, with the reference's x:
 
     a      what the reference returned          a64    the reference's call on x in float64: the truth
@@ -12,8 +12,8 @@ given something else shows that the fault lies between it and those that it hang
     rho64      the difference of b64 and a64, in the same units: what stays when the rounding is taken away
 
 A correct port has a rho near 1, but a kernel that is merely inaccurate (a tanh by another polynomial) may have 100. In
-float64 that goes away, and a bug stays: rho64 decides where both frameworks have the kernels for it, rho where not. Most
-calls agree so well that no float64 is needed to say so, and none is computed for them. What runs between the calls that
+float64 that goes away, and a bug stays: rho64 decides where both frameworks have the kernels for it, rho where not.
+Most calls agree so well that no float64 is needed to say so, and none is computed for them. What runs between the calls that
 have a partner is judged the same way, each side whole in float64. Backward, gradients drawn at random are pulled back
 through the one call: (x, dy) to dx and dW.
 
@@ -29,13 +29,14 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
+from .adapters.recorded import RecordedAdapter, recorded_call
 from .errors import NoFloat64
 from .explain.suspect import Again, Cause, Suspect
 from .flow import APPROXIMATED, Flow
@@ -120,6 +121,60 @@ class Grafts:
     open: Mapping[int, str]  # calls that could not be judged alone, and why
     detours: frozenset[int]  # calls that differ on another way to the same numbers
     settled: bool  # whether what the network returns agrees once all that was found is mended
+
+
+def grafts_to_json(grafts: Grafts) -> dict[str, Any]:
+    """Everything but tensors, in JSON's types: to be read where the traces are."""
+    return {
+        "calls": [[i, [_graft_to_json(g) for g in found]] for i, found in grafts.calls.items()],
+        "sources": sorted(grafts.sources),
+        "between": [
+            {
+                "pair": b.pair.reference.call_id,
+                "slot": b.slot[0].name,
+                "graft": _graft_to_json(b.graft),
+                "noise": b.noise,
+            }
+            for b in grafts.between
+        ],
+        "causes": [
+            [i, str(phase), [[c.text, c.proven, c.rho] for c in causes]] for (i, phase), causes in grafts.causes.items()
+        ],
+        "open": [[i, why] for i, why in grafts.open.items()],
+        "detours": sorted(grafts.detours),
+        "settled": grafts.settled,
+    }
+
+
+def grafts_from_json(read: Mapping[str, Any], traces: tuple[Trace, Trace], matching: Matching) -> Grafts:
+    """What `grafts_to_json` wrote of the same two traces."""
+    pairs = {p.reference.call_id: p for p in matching.pairs if p.reference.phase is Phase.FORWARD}
+    flows = (Flow.of(traces[0]), Flow.of(traces[1]))
+    between = []
+    for item in read["between"]:
+        pair = pairs.get(item["pair"])
+        slots = next((s for s in pair.slots if s[0].name == item["slot"]), None) if pair is not None else None
+        theirs, own = (None, None) if slots is None else (traces[0].tensor(slots[0]), traces[1].tensor(slots[1]))
+        if pair is not None and slots is not None and theirs is not None and own is not None:
+            makers = (flows[0].makers.get(slots[0].value), flows[1].makers.get(slots[1].value))
+            between.append(Between(pair, slots, _graft_from_json(item["graft"]), theirs, own, makers, item["noise"]))
+    return Grafts(
+        calls={i: tuple(_graft_from_json(g) for g in found) for i, found in read["calls"]},
+        sources=frozenset(read["sources"]),
+        between=tuple(between),
+        causes={(i, Phase(phase)): tuple(Cause(*c) for c in causes) for i, phase, causes in read["causes"]},
+        open=dict(read["open"]),
+        detours=frozenset(read["detours"]),
+        settled=read["settled"],
+    )
+
+
+def _graft_to_json(made: Graft) -> dict[str, Any]:
+    return {**asdict(made), "phase": str(made.phase)}
+
+
+def _graft_from_json(read: Mapping[str, Any]) -> Graft:
+    return Graft(**{**read, "phase": Phase(read["phase"])})
 
 
 @dataclass(slots=True)
@@ -228,6 +283,9 @@ class _Grafter:
         self.known: dict[int, _Known] = {}
         self.back: dict[int, _Back] = {}
         self.outputs: dict[str, float] = {}
+        self.gradients = {
+            r.call_id: r for r in traces[0].records if r.phase is Phase.BACKWARD and r.kind is not Kind.STATE
+        }
 
     def _holders(self, pairs: Sequence[Pair], layers: tuple[frozenset[int], frozenset[int]]) -> set[int]:
         """The matched modules, by the reference's call, whose inside is matched too."""
@@ -550,10 +608,11 @@ class _Grafter:
 
     def _learn(self) -> None:
         """The reference's calls again, in float64 those that are in doubt; gradients pulled back through all."""
-        first = self.adapters[0]
+        first, backward = self.adapters[0], self._backward_calls()
         if first is None:
+            for number in sorted(backward):
+                self._recall_backward(number)
             return
-        backward = self._backward_calls()
         wanted = {_key(p.reference): i for i, p in self.steps.items() if i in self.doubts or i in backward}
 
         def learn(call: KeptCall) -> None:
@@ -575,6 +634,28 @@ class _Grafter:
 
         if wanted:
             self._run(0, learn, wanted)
+
+    def _recall_backward(self, number: int) -> None:
+        """The gradients that the reference's trace holds of a call, where nothing else added to those of its inputs."""
+        flow, record = self.flows[0], self.steps[number].reference
+        back = self.gradients.get(number)
+        if back is None:
+            return
+        held = {s.name: self.traces[0].tensor(s) for s in back.slots}
+        call = recorded_call(record, self.traces[0])
+        values = {s.name: s.value for s in record.inputs()}
+        users = {n: {self.step_of.get(r.call_id, r.call_id) for r in flow.consumers[v]} for n, v in values.items()}
+        once = [values[n] for n in call.input_names]
+        pulled = [
+            held.get(name) if len(users[name]) == 1 and once.count(values[name]) == 1 else None
+            for name in call.input_names
+        ]
+        gradients = tuple(held.get(name) for name in call.output_names)
+        if any(g is not None for g in gradients) and any(p is not None for p in pulled):
+            found = Pulled(call.outputs, tuple(pulled), {})
+            fixed = frozenset(n for n, p in zip(call.input_names, call.params, strict=True) if p is not None)
+            shared = tuple(values[n] for n in call.input_names)
+            self.back[number] = _Back(call, call.output_names, gradients, found, None, call.input_names, shared, fixed)
 
     def _backward_calls(self) -> set[int]:
         """The calls whose backward is to be judged. What holds no weights and is told the same differs in nothing but
@@ -672,12 +753,13 @@ class _Grafter:
         if made.verdict in (Verdict.BUG, Verdict.UNDECIDED) or (made.rho >= BUG_FROM and made.bits < _FEW_BITS):
             made = self._as_precision(made, doubt, noise, truth, known, call)
         self.grafts[number] = [made]
-        if made.verdict is Verdict.BUG and self.explain is not None and known is not None:
+        if made.verdict is Verdict.BUG and self.explain is not None:
             theirs = self.traces[0].tensor(doubt.slots[0])
             assert theirs is not None
             base = theirs if truth is None else truth
             again = self._again(call, given, doubt.slots[1].name, base, noise)
-            suspect = self._suspect(pair, made, known.call, call, given, (theirs, doubt.made, truth), noise, again)
+            mine = recorded_call(pair.reference, self.traces[0]) if known is None else known.call
+            suspect = self._suspect(pair, made, mine, call, given, (theirs, doubt.made, truth), noise, again)
             self.causes[number, Phase.FORWARD] = self.explain(suspect)
 
     def _is_approximate(self, pair: Pair) -> bool:
@@ -792,7 +874,9 @@ class _Grafter:
         again: Again,
     ) -> Suspect:
         first, second = self.adapters
-        assert first is not None and second is not None
+        assert second is not None
+        if first is None:
+            first = RecordedAdapter(self.traces[0].manifest.framework)
         infos = self.infos[0].get(pair.reference.path), self.infos[1].get(pair.candidate.path)
         return Suspect(
             made.phase,
@@ -825,7 +909,7 @@ class _Grafter:
             if not _in_doubt(own, other):
                 continue
             made = _measure(Phase.BACKWARD, name, own, other, true, None, None, self._is_approximate(pair))
-            if made.rho > NOISE_BELOW and true is not None:
+            if made.rho > NOISE_BELOW and (true is not None or self.adapters[0] is None):
                 if not asked:
                     asked, wide = True, _pulled(second, call, given, gradients, True)
                 found = None if wide is None else places(wide)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,13 @@ from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
 from .building import Built, advice, attribute, built_by, from_numpy_file, inputs_in, load, spec_of, users_traceback
 from .capturing import Plan
-from .comparing import compare
+from .comparing import comparison_of
 from .errors import OptionError, SideError, TwinscopeError, WeightError
+from .explain.causes import explain
+from .explain.linting import lint
+from .graft import graft, grafts_from_json, grafts_to_json
 from .hints import Hints, as_pairs
+from .judge import RoundoffJudge
 from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, TensorMeta
 from .result import Result
 from .running import InputPair, Inputs, watch_once
@@ -44,6 +49,7 @@ from .weights.copy import as_map, give_weights
 from .weights.mapping import find_map_recorded
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "phases", "judge"})
+_TOLERANCE = ("atol", "rtol", "mode", "judge")
 _LOG_TAIL = 30  # lines of what a process printed that are shown when it dies
 
 
@@ -101,6 +107,7 @@ def align_isolated(
     work = Path(tempfile.mkdtemp(prefix="twinscope-"))
     try:
         place = _place(out) if out is not None else work
+        grafts = str(work / "grafts.json")
         job: dict[str, Any] = {
             "plan": {k: _jsonable(v, k) for k, v in plan.items()},
             "seed": seed,
@@ -110,6 +117,7 @@ def align_isolated(
             "weights": str(work / "weights") if weights else None,
             "recorded": str(place / "reference"),
             "inputs": _given_inputs(inputs, work / "inputs"),
+            "grafts": None if any(comparing.get(k) is not None for k in _TOLERANCE) else grafts,
         }
         notes: list[str] = []
         for side in sides:
@@ -117,10 +125,26 @@ def align_isolated(
             notes += side.run(job, place, work)
         say("comparing")
         traces = [Trace.open(place / side.role) for side in sides]
-        result = compare(*traces, mapping=_of_modules(mapping, traces), progress=progress, **comparing)
+        result = _told(traces, mapping, Path(grafts), progress, comparing)
         return replace(result, notes=(*result.notes, *notes)) if notes else result
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _told(
+    traces: Sequence[Trace],
+    mapping: Any,
+    grafts: Path,
+    progress: Callable[[int, int], None] | None,
+    options: Mapping[str, Any],
+) -> Result:
+    """What there is to say of two traces, and of what the candidate's process found out about its calls alone."""
+    modules = _of_modules(mapping, traces)
+    comparison = comparison_of(traces[0], traces[1], mapping=modules, progress=progress, **options)
+    if not grafts.is_file() or not isinstance(comparison.judge, RoundoffJudge):
+        return comparison.result()
+    read = json.loads(grafts.read_text(encoding="utf-8"))
+    return comparison.result(grafts_from_json(read, (traces[0], traces[1]), comparison.matching))
 
 
 # -- in the process that was asked -----------------------------------------------------------------------------------
@@ -320,7 +344,29 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
     watch_once(adapter, built.model, own, built.loss, Plan.parse(**job["plan"]), job["seed"], job["trace"])
+    if not is_reference and job["grafts"] is not None:
+        doing[0] = "judging its calls alone"
+        _judge_alone(job, built.model, inputs)
     return notes
+
+
+def _judge_alone(job: Mapping[str, Any], model: Any, inputs: InputPair) -> None:
+    """The candidate's calls on the tensors of the reference's trace; what they came to is written for whoever asked."""
+    traces = (Trace.open(job["recorded"]), Trace.open(job["trace"]))
+    comparison = comparison_of(*traces, mapping=_of_modules(job["mapping"], traces))
+    told = cache(lambda: lint(traces[0], model))
+    found = graft(
+        None,
+        model,
+        inputs,
+        traces,
+        comparison.matching,
+        comparison.layers,
+        backward=job["plan"].get("backward", True),
+        seed=job["seed"],
+        explain=lambda suspect: explain(suspect, told()),
+    )
+    Path(job["grafts"]).write_text(json.dumps(grafts_to_json(found)), encoding="utf-8")
 
 
 def _copied(weights: Weights, model: Any, inputs: Any, job: Mapping[str, Any]) -> tuple[str, ...]:

@@ -311,9 +311,10 @@ def each_call(
 
     Inner calls come before those that they are in. ``wanted(kind, path, type, nth)`` says which calls to keep, all when
     None; nothing is copied of the others. What `tell` returns, unless None, is written into what the call returned, in
-    the order of `KeptCall.outputs`, so that all that follows is computed from that. `tell` may make calls again, of this
-    model too, unless another capture is watching it; it leaves the random state as it is, or the rest of the run draws other numbers. What it raises is
-    raised here, after the run. Values in `KeptCall.inputs` that are parameters are the parameters' own memory.
+    the order of `KeptCall.outputs`, so that all that follows is computed from that. `tell` may make calls again, of
+    this model too, unless another capture is watching it; it leaves the random state as it is, or the rest of the run
+    draws other numbers. What it raises is raised here, after the run. Values in `KeptCall.inputs` that are parameters
+    are the parameters' own memory.
 
     ::
 

@@ -327,7 +327,8 @@ class Adapter:
         Names and values are neutral, as `explain.neutral` gives them: ``{"eps": 1e-5}``, ``{"padding": ((1, 1),)}``;
         ``{"training": False}`` is a mode, of everything in the module. It is the same object, with the same parameters,
         hooks and children. Yields False, and nothing is changed, where the layer cannot be told one of them. What the
-        layer sets on itself meanwhile is put back too; the values of its buffers are the caller's (`running.unchanged`).
+        layer sets on itself meanwhile is put back too; the values of its buffers are the caller's
+        (`running.unchanged`).
         """
         with ExitStack() as stack:
             stack.enter_context(_attributes_kept(self.parts(module)))

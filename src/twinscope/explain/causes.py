@@ -142,8 +142,8 @@ class _Search:
         """How the candidate's call may be told otherwise."""
         if self._ways is None:
             try:
-                sides = zip(self.suspect.adapters, self.suspect.calls, strict=True)
-                first, second = (Called(adapter, call) for adapter, call in sides)
+                sides = zip(self.suspect.adapters, self.suspect.calls, self.suspect.modules, strict=True)
+                first, second = (Called(adapter, call, info) for adapter, call, info in sides)
                 self._ways = list(ways(second, first))
             except (TwinscopeError, ValueError, TypeError, AttributeError):
                 self._ways = []  # a call that nobody knows of
