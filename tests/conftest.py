@@ -41,7 +41,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     named = re.fullmatch(r"test_(torch|paddle|mindspore)_.*\.py", collection_path.name)
     if named and named.group(1) not in chosen(config):
         return True
-    if collection_path.name in ("contract", "pair") and not chosen(config):
+    if collection_path.name in ("contract", "pair", "compat") and not chosen(config):
         return True
     return None
 

@@ -23,6 +23,9 @@ GROUPS = [
     ("contract, paddle", ["tests/contract", "--frameworks", "paddle"]),
     ("contract, torch", ["tests/contract", "--frameworks", "torch"]),
     ("pair, torch with itself", ["tests/pair", "--frameworks", "torch"]),
+    ("compat, torch and paddle", ["tests/compat", "--frameworks", "torch,paddle"]),
+    ("compat, torch and mindspore", ["tests/compat", "--frameworks", "torch,mindspore"]),
+    ("compat, mindspore and paddle", ["tests/compat", "--frameworks", "mindspore,paddle"]),
 ]
 
 

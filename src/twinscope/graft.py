@@ -1,8 +1,8 @@
 """Judging calls alone: what every matched call of the candidate makes of the tensors that the reference's was given.
 
 The candidate is run once more, and what each of its calls returns is replaced by what the reference's returned. So each
-call is given the reference's tensors, and nothing that happened upstream blurs what it makes of them; and a call that is
-given something else shows that the fault lies between it and those that it hangs on. Then, with the reference's x:
+call is given the reference's tensors, and nothing that happened upstream blurs what it makes of them; and a call that
+is given something else shows that the fault lies between it and those that it hangs on. Then, with the reference's x:
 
     a      what the reference returned          a64    the reference's call on x in float64: the truth
     b      what the candidate returns on x      b64    the candidate's call on x in float64
@@ -13,9 +13,9 @@ given something else shows that the fault lies between it and those that it hang
 
 A correct port has a rho near 1, but a kernel that is merely inaccurate (a tanh by another polynomial) may have 100. In
 float64 that goes away, and a bug stays: rho64 decides where both frameworks have the kernels for it, rho where not.
-Most calls agree so well that no float64 is needed to say so, and none is computed for them. What runs between the calls that
-have a partner is judged the same way, each side whole in float64. Backward, gradients drawn at random are pulled back
-through the one call: (x, dy) to dx and dW.
+Most calls agree so well that no float64 is needed to say so, and none is computed for them. What runs between the calls
+that have a partner is judged the same way, each side whole in float64. Backward, gradients drawn at random are pulled
+back through the one call: (x, dy) to dx and dW.
 
 Two ways to the same numbers (a scale applied before or after a product, a mask of another kind) differ grossly for a
 few calls and then no more. So a gross difference is let run on: where it ends by itself, nothing is said of it. Where

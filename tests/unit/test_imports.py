@@ -88,7 +88,7 @@ def imported(tree: ast.AST) -> set[str]:
 def test_frameworks_are_imported_by_their_adapters_only() -> None:
     files = sorted(SOURCE.rglob("*.py"))
     assert len(files) > 20
-    allowed = {SOURCE / "adapters" / f"{name}.py": {name} for name in FRAMEWORKS}
+    allowed = {file: {name} for name in FRAMEWORKS for file in (SOURCE / "adapters").rglob(f"{name}.py")}
     allowed[SOURCE / "demo.py"] = set(FRAMEWORKS)
     for file in files:
         extra = imported(ast.parse(file.read_text())) & set(FRAMEWORKS)
@@ -110,13 +110,14 @@ def test_no_public_name_is_a_module() -> None:
 
 
 def test_print_is_for_the_command_line() -> None:
+    """And for the one place where the documented systems, which print, do so."""
     for file in SOURCE.rglob("*.py"):
         calls = [
             node
             for node in ast.walk(ast.parse(file.read_text()))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "exit")
         ]
-        assert not calls or file.name == "cli.py", file.name
+        assert not calls or file.name in ("cli.py", "console.py"), file.name
 
 
 def test_no_pickle_anywhere() -> None:

@@ -1,0 +1,1 @@
+"""The import name of a documented system; see `twinscope.compat`."""
