@@ -1,0 +1,3 @@
+"""The import name of a documented system; see `twinscope.compat.troubleshooter`."""
+
+from __future__ import annotations

@@ -1,0 +1,8 @@
+"""MindSpore TroubleShooter's calls: `fix_random`, the dumps of `migrator.api_dump_*`, the weights of `migrator`.
+
+    api_dump.py     api_dump_init, api_dump_start, api_dump_stop: a net's calls as files
+    api_compare.py  api_dump_compare: two such folders, as three tables
+    tables.py       the tables that it prints and the csv files that it writes, for every call that compares
+
+`troubleshooter` and `troubleshooter.migrator` re-export what is here, name by name.
+"""
