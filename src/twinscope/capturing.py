@@ -77,6 +77,8 @@ class Plan:
     weights: str = "first"
     #: note the user's source line of each call
     sources: bool = True
+    #: note the whole stack of each call too, frames of the framework included
+    stacks: bool = False
     #: "safetensors" (packed shards) or "npy" (a file a tensor)
     format: str = "safetensors"
     #: most bytes in one shard
@@ -98,7 +100,7 @@ class Plan:
         for name in ("include", "exclude", "types", "ops", "exclude_ops"):
             if name in options:
                 options[name] = _strings(options[name], name)
-        for name in ("backward", "sources", "overwrite"):
+        for name in ("backward", "sources", "stacks", "overwrite"):
             if name in options and not isinstance(options[name], bool):
                 raise OptionError(f"{name}={options[name]!r} is neither True nor False", hint=f"write {name}=True")
         if "keep" in options:
@@ -241,6 +243,7 @@ class _Call:
         "shadow_of",
         "slots",
         "source",
+        "stack",
         "step",
         "training",
         "type",
@@ -259,6 +262,7 @@ class _Call:
         self.nth = 0
         self.args: Mapping[str, Any] = {}
         self.source: Source | None = None
+        self.stack: tuple[Source, ...] = ()
         self.builtin = False
         self.training: bool | None = None
         self.failed = False
@@ -280,6 +284,15 @@ class _Call:
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+#: Frames that tell nobody anything.
+_NO_ONES = (_PACKAGE, "<frozen ")
+
+
+def _line_of(code: CodeType, at: int) -> int:
+    lines = (line for start, end, line in code.co_lines() if start <= at < end and line is not None)
+    return next(lines, code.co_firstlineno)
+
+
 class _Sources:
     """The user's line: the innermost frame outside the framework and outside Twinscope."""
 
@@ -288,6 +301,7 @@ class _Sources:
         self._ignored = adapter.ignored_paths
         self._kinds: dict[CodeType, int] = {}
         self._made: dict[tuple[CodeType, int], Source] = {}
+        self._stacks: dict[tuple[tuple[CodeType, int], ...], tuple[Source, ...]] = {}
         # the longest import root that a file lies under gives its relative name
         roots = {os.getcwd(), *(p for p in sys.path if p)}
         self._roots = sorted((os.path.abspath(r) + os.sep for r in roots), key=len, reverse=True)
@@ -311,6 +325,21 @@ class _Sources:
                 return None, True
             frame = frame.f_back
         return None, False
+
+    def stack(self, depth: int = 2) -> tuple[Source, ...]:
+        """All frames but Twinscope's own, the innermost first."""
+        frame: Any = sys._getframe(depth)
+        key: list[tuple[CodeType, int]] = []
+        while frame is not None:
+            key.append((frame.f_code, frame.f_lasti))  # a line number is looked up, and there are many frames
+            frame = frame.f_back
+        found = self._stacks.get(tuple(key))
+        if found is None:
+            lines = ((code, _line_of(code, at)) for code, at in key if not code.co_filename.startswith(_NO_ONES))
+            found = self._stacks[tuple(key)] = tuple(
+                Source(self.relative(code.co_filename), line, code.co_name) for code, line in lines
+            )
+        return found
 
     def _classify(self, filename: str) -> int:
         if filename.startswith(self._ignored):
@@ -473,6 +502,8 @@ class Recorder:
             self._open.setdefault(info.path, []).append(call)
             if wanted and self.plan.sources:
                 call.source, _ = self._sources.find(4)
+            if wanted and self.plan.stacks:
+                call.stack = self._sources.stack(4)
             if wanted:
                 call.args = self._inputs(call, args, kwargs)
         self._stack.append(call)
@@ -519,6 +550,8 @@ class Recorder:
             self._op_counts[key] = call.nth + 1
             if self.plan.sources:
                 call.source = source
+            if self.plan.stacks:
+                call.stack = self._sources.stack(4)
             if parent is not None:
                 parent.ops.append(call)
             call.args = self._inputs(call, args, kwargs)
@@ -886,6 +919,7 @@ class Recorder:
             call.builtin,
             call.training,
             call.failed,
+            call.stack if phase is Phase.FORWARD else (),
         )
 
     def end_step(self) -> None:

@@ -187,6 +187,7 @@ class Record:
     builtin: bool = False  # module: its class is the framework's own. op: it ran inside such a module
     training: bool | None = None
     failed: bool = False  # the call raised
+    stack: tuple[Source, ...] = ()  # where the plan asked for it: all frames but Twinscope's, the innermost first
 
     def inputs(self) -> tuple[Slot, ...]:
         return tuple(s for s in self.slots if s.side == "in")

@@ -915,6 +915,8 @@ def _encode_record(record: Record, fresh: Mapping[int, _Place]) -> bytes:
         out["training"] = record.training
     if record.failed:
         out["failed"] = True
+    if record.stack:
+        out["stack"] = [[s.file, s.line, s.function] for s in record.stack]
     if record.args:
         args = _plain(record.args)
         out["args"] = args
@@ -1290,10 +1292,8 @@ def _decode_record(
         slots.append(Slot(name, meta, value, None if stats is None else _decode_stats(stats), kept, param))
     source = get("source")
     if source is not None:
-        if type(source) is not list or len(source) != 3:
-            raise _Bad(f"source is {_show(source)}")
-        file, line, function = source
-        source = Source(_expect(file, str, "source"), _expect(line, int, "source"), _expect(function, str, "source"))
+        source = _decode_source(source)
+    stack = tuple(_decode_source(item) for item in _expect(get("stack"), list, "stack")) if "stack" in raw else ()
     args = get("args", _NO_ARGS)
     if args is not _NO_ARGS:
         _expect(args, dict, "args")
@@ -1318,7 +1318,15 @@ def _decode_record(
         builtin,
         training,
         failed,
+        stack,
     )
+
+
+def _decode_source(raw: Any) -> Source:
+    if type(raw) is not list or len(raw) != 3:
+        raise _Bad(f"source is {_show(raw)}")
+    file, line, function = raw
+    return Source(_expect(file, str, "source"), _expect(line, int, "source"), _expect(function, str, "source"))
 
 
 def _decode_strings(raw: Any, what: str) -> tuple[str, ...]:

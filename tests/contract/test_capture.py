@@ -254,6 +254,32 @@ def test_sources_are_the_users_lines(framework: str) -> None:
     assert root.source is not None and root.source.file.endswith("test_capture.py")
 
 
+def test_stacks_lead_from_the_call_to_the_script(framework: str) -> None:
+    trace = watched(framework, "mlp", stacks=True)
+    file = f"{framework}_zoo.py"
+    lines = (TESTS / "zoo" / file).read_text().splitlines()
+    (record,) = forward_of(trace, "fc1")
+    assert record.source is not None and record.source in record.stack
+    at = record.stack.index(record.source)
+    assert "self.act(self.fc1(x))" in lines[record.stack[at].line - 1]
+    assert any(s.file.endswith("test_capture.py") for s in record.stack[at:])
+    assert any(framework in s.file and not s.file.endswith(file) for s in record.stack), "frames of the framework"
+    assert not any("src/twinscope" in s.file or s.file.startswith("twinscope/") for s in record.stack)
+    assert not any(os.path.isabs(s.file) for s in record.stack)
+    assert all(r.stack for r in trace.records if r.phase is Phase.FORWARD)
+    without = watched(framework, "mlp")
+    assert not any(r.stack for r in without.records)
+
+
+def test_stacks_are_written_and_read(framework: str, tmp_path: Path) -> None:
+    net = Net(framework, "mlp")
+    with capture(net.model, tmp_path / "run", stacks=True):
+        net.train()
+    read = Trace.open(tmp_path / "run")
+    (record,) = forward_of(read, "fc1")
+    assert record.source in record.stack and len(record.stack) > 3
+
+
 def test_sources_off(framework: str) -> None:
     trace = watched(framework, "mlp", sources=False)
     assert trace.records and all(r.source is None for r in trace.records)
@@ -286,6 +312,7 @@ def test_sources_off(framework: str) -> None:
         ({"ops": [None]}, r"ops=\[None\] is not a string or a list"),
         ({"backward": "no"}, r"backward='no' is neither True nor False\nHint: "),
         ({"sources": 1}, r"sources=1 is neither True nor False"),
+        ({"stacks": 1}, r"stacks=1 is neither True nor False"),
     ],
 )
 def test_misspelt_options(framework: str, options: dict[str, Any], message: str) -> None:

@@ -983,6 +983,7 @@ HOSTILE: list[Change] = [
     set_record(args={"x": {"$float": ["inf"]}}),
     set_record(index=0),
     set_record(source=["x", "1", "f"]),
+    *(set_record(stack=stack) for stack in (None, 7, {}, [None], [["x", 1]], [["x", "1", "f"]])),
     set_record(more=1),
     lambda raw: [raw],
     *(lambda raw, line=line: line for line in (b"[]", b"null", b"7", b"", b"\0" * 100, b"\xff\xfe{}", b"[" * 200_000)),
