@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapters._registry import modules_of as modules_of
     from .aligning import align as align
     from .capturing import Capture as Capture
     from .capturing import Plan as Plan
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    "adapters._registry": ("modules_of",),
     "aligning": ("align",),
     "capturing": ("Capture", "Plan", "TwinscopeWarning", "capture"),
     "comparing": ("compare",),

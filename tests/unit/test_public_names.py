@@ -39,6 +39,7 @@ NAMES = [
     "convert_checkpoint",
     "copy_weights",
     "map_weights",
+    "modules_of",
     "read_checkpoint",
     "register_transform",
     "weight_rule",

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import FrameworkError, NotAModelError
+from ..records import ModuleInfo
 from .base import Adapter
 
 #: Top-level package -> "module:class" of the adapter. Third parties add to it by entry point.
@@ -72,6 +73,17 @@ def package_of(obj: object) -> str | None:
         if package in known and package in sys.modules:
             return package
     return None
+
+
+def modules_of(model: Any) -> list[tuple[ModuleInfo, Any]]:
+    """The modules of a model, parents before their children: what is known of each, and the module itself.
+
+    ::
+
+        for info, module in twinscope.modules_of(torch_model):
+            print(info.path, info.kind, [p.name for p in info.params])
+    """
+    return list(adapter_for(model).modules(model))
 
 
 def adapter_for(model: Any) -> Adapter:
