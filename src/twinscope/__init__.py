@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from .capturing import capture as capture
     from .comparing import compare as compare
     from .errors import TwinscopeError as TwinscopeError
+    from .explain.linting import LintFinding as LintFinding
+    from .explain.linting import LintReport as LintReport
+    from .explain.linting import lint as lint
     from .isolated import align_isolated as align_isolated
     from .metrics import array_stats as array_stats
     from .metrics import compare_arrays as compare_arrays
@@ -54,6 +57,7 @@ _PLACES = {
     "capturing": ("Capture", "Plan", "TwinscopeWarning", "capture"),
     "comparing": ("compare",),
     "errors": ("TwinscopeError",),
+    "explain.linting": ("LintFinding", "LintReport", "lint"),
     "isolated": ("align_isolated",),
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),

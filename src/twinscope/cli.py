@@ -214,6 +214,50 @@ def align(
         _finish(result, json_file, csv_file, quiet)
 
 
+@app.command("lint")
+def lint_command(
+    reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],
+    candidate: Annotated[str, typer.Argument(metavar="CAND.py:BUILD", help="The same for the model in question.")],
+    ref_python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter that has the reference's framework.")
+    ] = None,
+    cand_python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter that has the candidate's framework.")
+    ] = None,
+    json_file: Json = None,
+    hints: HintsGiven = None,
+    skip: Skips = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Say which settings of matched layers differ; nothing is run. Exit code: 0 nothing differs, 1 something does.
+
+    Each side is built in a process of its own. A difference that is only suspected counts; nothing to compare is 2.
+
+    Example:  twinscope lint ref.py:build cand.py:build
+    """
+    with _errors(debug):
+        _check_files(json_file)
+        said = _hints(hints, skip)
+        from .isolated import lint_isolated
+        from .report.files import write_lint
+        from .report.linted import render_lint
+
+        with _Bar() as bar:
+            report = lint_isolated(
+                reference,
+                candidate,
+                reference_python=ref_python,
+                candidate_python=cand_python,
+                hints=said,
+                stage=bar.stage,
+            )
+        print(render_lint(report, brief=quiet, **_look()))
+        if json_file is not None:
+            write_lint(report, json_file)
+        raise typer.Exit(DIFFERENT if report.findings else SAME if report.compared else UNKNOWN)
+
+
 @app.command("map")
 def map_command(
     reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],

@@ -36,11 +36,11 @@ from .capturing import Plan
 from .comparing import comparison_of
 from .errors import OptionError, SideError, TwinscopeError, WeightError
 from .explain.causes import explain
-from .explain.linting import lint
+from .explain.linting import LintReport, LintSide, lint
 from .graft import graft, grafts_from_json, grafts_to_json
 from .hints import Hints, as_pairs
 from .judge import RoundoffJudge
-from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, TensorMeta
+from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, Source, TensorMeta
 from .result import Result
 from .running import InputPair, Inputs, watch_once
 from .store import Trace, TraceWriter
@@ -122,11 +122,47 @@ def align_isolated(
         notes: list[str] = []
         for side in sides:
             say(f"running the {side.role}, {side.spec}")
-            notes += side.run(job, place, work)
+            notes += map(str, side.run(job, place, work)["notes"])
         say("comparing")
         traces = [Trace.open(place / side.role) for side in sides]
         result = _told(traces, mapping, Path(grafts), progress, comparing)
         return replace(result, notes=(*result.notes, *notes)) if notes else result
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def lint_isolated(
+    reference: str,
+    candidate: str,
+    *,
+    reference_python: str | os.PathLike[str] | None = None,
+    candidate_python: str | os.PathLike[str] | None = None,
+    hints: Any = None,
+    skip: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    stage: Callable[[str], None] | None = None,
+) -> LintReport:
+    """`lint` with each side built in its own process, by its own interpreter. Nothing is run.
+
+    ::
+
+        report = lint_isolated("ref.py:build", "cand.py:build", candidate_python="envs/ms/bin/python")
+    """
+    sides = (
+        _Side("reference", *spec_of(reference, "reference", "build"), _python(reference_python, "reference_python")),
+        _Side("candidate", *spec_of(candidate, "candidate", "build"), _python(candidate_python, "candidate_python")),
+    )
+    said = Hints.parse(hints, skip)  # a misspelt one fails before anything is started
+    say = stage or (lambda text: None)
+    work = Path(tempfile.mkdtemp(prefix="twinscope-"))
+    try:
+        found = []
+        for side in sides:
+            say(f"building the {side.role}, {side.spec}")
+            answer = side.run({"only": "lint"}, work, work)
+            lines = {path: Source(*line) for path, line in answer["lines"].items()}
+            trace = Trace.open(work / side.role)
+            found.append(replace(LintSide.of(trace), line=lines.get, training=answer["training"]))
+        return lint(*found, hints=said)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -161,8 +197,8 @@ class _Side:
     def spec(self) -> str:
         return f"{self.file.name}:{self.name}"
 
-    def run(self, job: Mapping[str, Any], place: Path, work: Path) -> list[str]:
-        """Build and run this side in its process; what a person should know of it."""
+    def run(self, job: Mapping[str, Any], place: Path, work: Path) -> Mapping[str, Any]:
+        """Build and run this side in its process; what it answers, with ``notes`` that a person should know."""
         answer, order, log = work / f"{self.role}.answer", work / f"{self.role}.json", place / f"{self.role}.log"
         own = {"role": self.role, "file": str(self.file), "name": self.name, "trace": str(place / self.role)}
         order.write_text(json.dumps({**job, **own, "answer": str(answer)}), encoding="utf-8")
@@ -188,12 +224,12 @@ class _Side:
                 hint=f"name the Python interpreter that has the {self.role}'s framework",
             ) from error
         try:
-            said = json.loads(answer.read_text(encoding="utf-8"))
+            said: Mapping[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise self._died(code, log) from None
         if "error" in said:
             raise self._raised(said["error"])
-        return [str(note) for note in said["notes"]]
+        return said
 
     def _raised(self, error: Mapping[str, Any]) -> TwinscopeError:
         kind = getattr(errors, str(error["kind"]), SideError)
@@ -302,7 +338,7 @@ def run_side(order: str) -> int:
         job = json.load(file)
     doing = ["loading the file"]
     try:
-        answer: dict[str, Any] = {"notes": _side(job, doing)}
+        answer: dict[str, Any] = _side(job, doing)
     except TwinscopeError as error:
         answer = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything; the parent is told
@@ -316,7 +352,7 @@ def run_side(order: str) -> int:
     return 0
 
 
-def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
+def _side(job: Mapping[str, Any], doing: list[str]) -> dict[str, Any]:
     is_reference = job["role"] == "reference"
     file = Path(job["file"])
     # as `python FILE` has it, and the working directory last, where `python -m` would have it first
@@ -326,6 +362,9 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
     doing[0] = f"calling {job['name']}()"
     built = built_by(target, f"{file.name}:{job['name']}")
     adapter = adapter_for(built.model)
+    if job.get("only") == "lint":
+        doing[0] = "looking at its layers"
+        return _looked_at(built.model, adapter, Path(job["trace"]))
     notes = []
     saved = Path(job["saved_inputs"])
     if is_reference:
@@ -347,7 +386,20 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> list[str]:
     if not is_reference and job["grafts"] is not None:
         doing[0] = "judging its calls alone"
         _judge_alone(job, built.model, inputs)
-    return notes
+    return {"notes": notes}
+
+
+def _looked_at(model: Any, adapter: Adapter, place: Path) -> dict[str, Any]:
+    """What `lint` needs of a model: its modules as a trace without records, and where they are made."""
+    side = LintSide.of(model)
+    with TraceWriter(place, Manifest(adapter.name, {}, side.weights.model, side.weights.modules, {})):
+        pass
+    lines = {m.path: line for m in side.weights.modules if (line := side.line(m.path)) is not None}
+    return {
+        "notes": [],
+        "lines": {path: [line.file, line.line, line.function] for path, line in lines.items()},
+        "training": side.training,
+    }
 
 
 def _judge_alone(job: Mapping[str, Any], model: Any, inputs: InputPair) -> None:

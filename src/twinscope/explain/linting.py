@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,27 +114,21 @@ class LintReport:
         """The findings of one layer, by its path on either side."""
         return tuple(f for f in self.findings if path in (f.reference.path, f.candidate.path))
 
-    def __str__(self) -> str:
-        sides = [
-            f"{model.rpartition('.')[2]} ({framework})"
-            for model, framework in zip(self.models, self.frameworks, strict=True)
-        ]
-        lines = [f"lint: {sides[0]} and {sides[1]}, {self.compared} pairs of layers"]
+    def groups(self) -> list[list[LintFinding]]:
+        """Findings that say the same, together: a setting of every block is one."""
         groups: dict[Hashable, list[LintFinding]] = defaultdict(list)
         for f in self.findings:
             groups[(f.kind, f.attribute, f.reference.spelling, f.candidate.spelling, f.doubt)].append(f)
-        for group in groups.values():
-            lines += ["", *_lines(group[0], len(group), [f.candidate.path for f in group[1:]])]
-        if not self.findings:
-            lines.append("nothing differs" if self.compared else "nothing could be compared")
-        else:
-            sure = sum(not f.suspected for f in self.findings)
-            counts = [f"{sure} differ", f"{len(self) - sure} suspected"] if sure < len(self) else [f"{sure} differ"]
-            lines += ["", ", ".join(counts)]
-        unpaired = [f"{len(paths)} of the {side}" for side, paths in zip(_SIDES, self.unpaired, strict=True) if paths]
-        if unpaired:
-            lines.append(f"not compared, for want of a partner: {', '.join(unpaired)}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return list(groups.values())
+
+    def told_of(self, group: Sequence[LintFinding]) -> list[str]:
+        """One of `groups` as lines of text: what, where on either side, and what to write."""
+        return _lines(group[0], len(group), [f.candidate.path for f in group[1:]])
+
+    def __str__(self) -> str:
+        from ..report.linted import render_lint
+
+        return render_lint(self)
 
     def to_dict(self) -> dict[str, Any]:
         """In JSON's types."""
@@ -170,31 +164,37 @@ def lint(
 
     Either side may be a trace instead of a model. `hints` and `skip` are those of `map_weights`.
     """
-    return _Linter(_side(reference, "reference"), _side(candidate, "candidate"), Hints.parse(hints, skip)).report()
+    return _Linter(LintSide.of(reference), LintSide.of(candidate), Hints.parse(hints, skip)).report()
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class LintSide:
+    """What `lint` knows of one model; it is plain but for the weights, and so can come from another process."""
+
     weights: Weights
-    sources: Sources | None = None
+    line: Callable[[str], Source | None] = lambda path: None
     training: bool | None = None
 
     @property
     def framework(self) -> str:
         return self.weights.framework
 
-
-def _side(given: Any, name: str) -> _Side:
-    if isinstance(given, (str, os.PathLike)):
-        given = Trace.open(given)
-    if isinstance(given, Trace):
-        manifest = given.manifest
-        return _Side(Weights(manifest.framework, manifest.model, manifest.modules, _no_numbers))
-    if isinstance(given, Weights):
-        return _Side(given)
-    adapter = adapter_for(given)
-    training = getattr(given, "training", None)
-    return _Side(Weights.of(given), Sources(adapter.modules(given)), training if isinstance(training, bool) else None)
+    @classmethod
+    def of(cls, given: Any) -> LintSide:
+        """A model, a trace or where one lies, or what is known already."""
+        if isinstance(given, LintSide):
+            return given
+        if isinstance(given, (str, os.PathLike)):
+            given = Trace.open(given)
+        if isinstance(given, Trace):
+            manifest = given.manifest
+            return cls(Weights(manifest.framework, manifest.model, manifest.modules, _no_numbers))
+        if isinstance(given, Weights):
+            return cls(given)
+        adapter = adapter_for(given)
+        training = getattr(given, "training", None)
+        sources = Sources(adapter.modules(given))
+        return cls(Weights.of(given), sources.line, training if isinstance(training, bool) else None)
 
 
 def _no_numbers(info: ModuleInfo, param: ParamInfo) -> Array:
@@ -202,7 +202,7 @@ def _no_numbers(info: ModuleInfo, param: ParamInfo) -> Array:
 
 
 class _Linter:
-    def __init__(self, a: _Side, b: _Side, hints: Hints) -> None:
+    def __init__(self, a: LintSide, b: LintSide, hints: Hints) -> None:
         self.sides = (a, b)
         self.hints = hints
         self.known: tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]] = ({}, {})
@@ -333,8 +333,7 @@ class _Linter:
         )
 
     def _line(self, side: int, path: str) -> Source | None:
-        sources = self.sides[side].sources
-        return None if sources is None else sources.line(path)
+        return self.sides[side].line(path)
 
     # -- weights ---------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from ..errors import OptionError, TraceWriteError
 from ..result import rows
 
 if TYPE_CHECKING:
+    from ..explain.linting import LintReport
     from ..result import Result
 
 #: The columns of the CSV: the keys of `twinscope.result.rows`.
@@ -39,6 +40,11 @@ def write_json(result: Result, path: str | os.PathLike[str]) -> Path:
         file.write("\n")
 
     return _write(Path(path), write)
+
+
+def write_lint(report: LintReport, path: str | os.PathLike[str]) -> Path:
+    """What `lint` found, as JSON."""
+    return write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False, default=str), path)
 
 
 def write_csv(result: Result, path: str | os.PathLike[str]) -> Path:
