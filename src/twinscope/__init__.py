@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .running import InputPair as InputPair
     from .running import Inputs as Inputs
     from .store import Trace as Trace
+    from .watching import Watched as Watched
+    from .watching import arrays_in as arrays_in
+    from .watching import snapshot as snapshot
     from .weights import Entry as Entry
     from .weights import WeightMap as WeightMap
     from .weights import copy_weights as copy_weights
@@ -64,6 +67,7 @@ _PLACES = {
     "result": ("Finding", "Result"),
     "running": ("InputPair", "Inputs"),
     "store": ("Trace",),
+    "watching": ("Watched", "arrays_in", "snapshot"),
     "weights": ("Entry", "WeightMap", "copy_weights", "map_weights", "register_transform", "weight_rule"),
     "weights.convert": ("ConvertReport", "convert_checkpoint"),
     "weights.files": ("read_checkpoint",),

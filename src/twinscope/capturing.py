@@ -827,6 +827,22 @@ class Recorder:
             if slots:
                 self._emit_state(info, phase, slots)
 
+    def record_held(self, gradients: Mapping[str, Any]) -> None:
+        """Weights, buffers and gradients as they are now; `gradients` by path are those not stored on parameters."""
+        self._record_state(Phase.WEIGHT)
+        for info, module in self._modules:
+            held = self.adapter.state(module)
+            slots = []
+            for param in info.params:
+                if param.name not in held or param.buffer or param.tied_to is not None:
+                    continue
+                gradient = gradients.get(info.param_path(param.name), self.adapter.gradient(held[param.name]))
+                if gradient is not None:
+                    slots.append((param.name, self._gradient_value(gradient)))
+            if slots:
+                self._emit_state(info, Phase.GRADIENT, slots)
+        self.write_pending()
+
     def _watch_parameters(self) -> None:
         for info, module in self._modules:
             if not self._by_id[id(module)][1]:
@@ -979,6 +995,21 @@ def _inner_alias(info: ModuleInfo, tied_to: str | None) -> bool:
     return info.builtin and tied_to is not None and info.path.startswith(tied_to.rpartition(".")[0] + ".")
 
 
+def manifest_of(adapter: Adapter, model: Any, plan: Plan, rank: int = 0, world: int = 1) -> Manifest:
+    """What a trace of this model says about itself when it begins."""
+    cls = type(model)
+    return Manifest(
+        framework=adapter.name,
+        versions=adapter.versions(),
+        model=f"{cls.__module__}.{cls.__qualname__}",
+        modules=tuple(info for info, _ in adapter.modules(model)),
+        plan=plan.to_dict(),
+        rank=rank,
+        world=world,
+        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
 class Capture:
     """A watched run; made by `capture`, used as a context manager."""
 
@@ -1039,17 +1070,7 @@ class Capture:
     def __enter__(self) -> Capture:
         if self._observing is not None or self._manifest is not None:
             raise CaptureError("a capture can be entered once", hint="call twinscope.capture(...) again")
-        cls = type(self.model)
-        manifest = Manifest(
-            framework=self.adapter.name,
-            versions=self.adapter.versions(),
-            model=f"{cls.__module__}.{cls.__qualname__}",
-            modules=tuple(info for info, _ in self.adapter.modules(self.model)),
-            plan=self.plan.to_dict(),
-            rank=self._rank,
-            world=self._world,
-            created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        )
+        manifest = manifest_of(self.adapter, self.model, self.plan, self._rank, self._world)
         writer: TraceWriter | MemoryWriter
         if self.path is None:
             writer = MemoryWriter(manifest)

@@ -19,13 +19,19 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def matches(pattern: str, path: str) -> bool:
     """Whether a dotted path, or any module above it, fits: `*` is within one level, `**` any number of levels.
 
+    With `=` in front the path itself must fit: ``"=encoder"`` is not what lies below it, ``"="`` is the root alone.
+
     >>> matches("encoder.*.attn", "encoder.3.attn"), matches("encoder", "encoder.3.attn")
     (True, True)
     >>> matches("attn", "encoder.attn")
     False
     >>> matches("**.attn", "encoder.3.attn")
     True
+    >>> matches("=encoder", "encoder"), matches("=encoder", "encoder.3"), matches("=", "")
+    (True, False, True)
     """
+    if pattern.startswith("="):
+        return bool(_compiled(pattern[1:]).fullmatch(path))
     compiled = _compiled(pattern)
     if compiled.fullmatch(path):
         return True

@@ -231,6 +231,63 @@ class Trace:
         """
         return path if isinstance(path, Trace) else _load(Path(path))
 
+    def to_plain(self) -> dict[str, Any]:
+        """Manifest and records as a trace's files have them, in JSON's types, without the tensors.
+
+        What a program needs that keeps traces in a form of its own; `from_plain` reads it again.
+        """
+        manifest = _parse(_encode_manifest(replace(self.manifest, complete=False), "npy", None))
+        return {"manifest": manifest, "records": [_parse(_encode_record(record, {})) for record in self.records]}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], arrays: Mapping[int, Array]) -> Trace:
+        """The trace that `to_plain` described, or that another program's files describe, with `arrays` by value.
+
+        Statistics that a slot does not have are computed from its array.
+
+        >>> writer = MemoryWriter(Manifest("torch", {}, "Net", (), {}))
+        >>> writer.tensor(7, np.arange(3))
+        >>> writer.record(Record(0, 0, Kind.OP, Phase.FORWARD, "", "torch.relu", 0, None, 0,
+        ...     (Slot("out", TensorMeta((3,), "int64"), 7, kept=True),)))
+        >>> again = Trace.from_plain(writer.trace().to_plain(), {7: np.arange(3)})
+        >>> again.records[0].op, again.tensor(7), again.records[0].slots[0].stats.max
+        ('relu', array([0, 1, 2]), 2.0)
+        >>> Trace.from_plain({"manifest": {}, "records": []}, {})
+        Traceback (most recent call last):
+        ...
+        twinscope.errors.TraceFormatError: not a trace: 'framework' is missing or not known
+        Hint: docs/trace-format.md says what a manifest and records have
+        """
+        from .metrics import array_stats
+
+        stats: dict[int, Stats] = {}
+        kept: dict[int, Array] = {}
+        records = []
+        try:
+            manifest, _ = _decode_manifest({**plain["manifest"], "complete": False, "files": None})
+            metas: dict[tuple[tuple[int, ...], str, str], TensorMeta] = {}
+            for raw in plain["records"]:
+                bare = [{k: v for k, v in slot.items() if k not in ("kept", "data")} for slot in raw["slots"]]
+                record = _decode_record({**raw, "slots": bare}, '"$' in _encode(raw.get("args", {})), metas, {})
+                slots = []
+                for slot in record.slots:
+                    array = arrays.get(slot.value)
+                    if array is not None:
+                        if tuple(array.shape) != slot.meta.shape:
+                            raise _Bad(f"value {slot.value} is {list(array.shape)}, not {list(slot.meta.shape)}")
+                        kept[slot.value] = array
+                        if slot.stats is None and slot.value not in stats:
+                            stats[slot.value] = array_stats(array)
+                        own = slot.stats or stats[slot.value]
+                        slot = replace(slot, kept=True, stats=own)
+                    slots.append(slot)
+                records.append(replace(record, slots=tuple(slots)))
+        except _DAMAGE as error:
+            raise TraceFormatError(
+                f"not a trace: {_why(error)}", hint="docs/trace-format.md says what a manifest and records have"
+            ) from error
+        return cls(replace(manifest, complete=True), tuple(records), None, kept)
+
     def verify(self) -> None:
         """Read everything once; raise TraceFormatError, naming file and value, where a checksum does not match."""
         if self.path is None:

@@ -30,11 +30,13 @@ NAMES = [
     "TwinscopeError",
     "TwinscopeWarning",
     "Verdict",
+    "Watched",
     "WeightMap",
     "__version__",
     "align",
     "align_isolated",
     "array_stats",
+    "arrays_in",
     "capture",
     "compare",
     "compare_arrays",
@@ -45,6 +47,7 @@ NAMES = [
     "modules_of",
     "read_checkpoint",
     "register_transform",
+    "snapshot",
     "weight_rule",
 ]
 
@@ -93,7 +96,16 @@ def test_every_function_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["array_stats", "compare_arrays", "Plan", "Inputs", "InputPair", "TwinscopeError", "register_transform"],
+    [
+        "array_stats",
+        "compare_arrays",
+        "Plan",
+        "Inputs",
+        "InputPair",
+        "TwinscopeError",
+        "register_transform",
+        "arrays_in",
+    ],
 )
 def test_examples_that_need_no_framework_run(name: str) -> None:
     found = getattr(twinscope, name)

@@ -234,6 +234,25 @@ class Adapter:
         """
         raise NotImplementedError
 
+    def open_tape(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """To be called before a forward pass whose loss will be handed to `backward`; what that then needs.
+
+        None where every forward pass can be followed by a backward pass anyway.
+        """
+        return None
+
+    def drop_tape(self, tape: Any) -> None:
+        """There will be no `backward` for this tape: the framework is as it was before `open_tape`."""
+
+    def backward(self, model: Any, loss: Any, tape: Any) -> dict[str, Any]:
+        """The backward pass from a loss that somebody computed from the model's output, as they would do it.
+
+        Where the framework stores gradients on parameters nothing is returned; else the gradients of all trainable
+        parameters, by path.
+        """
+        loss.backward()
+        return {}
+
     def evaluating(self, model: Any) -> AbstractContextManager[None]:
         """While the context is open, every module of `model` is in evaluation mode; then each is as it was."""
         raise NotImplementedError

@@ -39,9 +39,10 @@ from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
 
 try:
     import mindspore as ms
-    from mindspore import Parameter, Tensor, nn, ops
+    from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
     from mindspore._c_expression import TensorPy
     from mindspore.graph.api import _pynative_executor
+    from mindspore.ops.composite.base import _Grad
 
     from .altering import mindspore as altering
 except RuntimeError as error:  # numpy 2: the wheel does not declare that it cannot
@@ -465,6 +466,39 @@ class MindSporeAdapter(Adapter):
             _pynative_executor.clear_res()
             raise
         return results[0], results[1]
+
+    def open_tape(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What value_and_grad does before it calls its function; what it does after it is done by `backward`."""
+        _require_pynative()
+        weights = self.trainable(model)
+        inputs = () if weights else tuple(t for _, t in self.leaves((tuple(args), dict(kwargs))) if t.dtype in _FLOATS)
+
+        def tape() -> None:
+            """The function that MindSpore believes it differentiates; what it keeps goes by the function's identity."""
+
+        _pynative_executor.set_grad_flag(True)
+        _pynative_executor.new_graph(tape, *inputs)
+        return tape, weights, inputs
+
+    def drop_tape(self, tape: Any) -> None:
+        _pynative_executor.clear_res()
+        _pynative_executor.set_grad_flag(False)
+
+    def backward(self, model: Any, loss: Any, tape: Any) -> dict[str, Any]:
+        function, weights, inputs = tape
+        try:
+            _pynative_executor.end_graph(function, loss, *inputs)
+            if weights:
+                by_list, held = _Grad(get_by_list=True), ParameterTuple(list(weights.values()))
+                found = _pynative_executor.grad(function, by_list, held, None, False)
+                return dict(zip(weights, found, strict=True))
+            if inputs:
+                by_position = _Grad(get_by_position=True)
+                _pynative_executor.grad(function, by_position, None, tuple(range(len(inputs))), False, *inputs)
+            return {}
+        except BaseException:
+            self.drop_tape(tape)
+            raise
 
     def pull_back(
         self,
