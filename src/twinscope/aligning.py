@@ -22,7 +22,7 @@ from .running import InputPair, watch_once
 from .store import Trace
 from .weights.copy import as_map, copy_weights
 
-_COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "fold", "judge"})
+_COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "fold", "whole", "ignore", "judge"})
 
 
 def align(
@@ -37,6 +37,7 @@ def align(
     seed: int = 0,
     level: str = "op",
     keep: str | int = "tensors",
+    hold: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Result:
@@ -49,13 +50,17 @@ def align(
     `inputs`: a numpy array, a tuple of positional arguments, a dict of keyword arguments, or for both kinds
     ``Inputs(*args, **kwargs)``, numpy at the leaves; ``InputPair(for_reference, for_candidate)`` where the two differ.
     `loss`: one function of the output for both, or a pair; by default the mean of the outputs. Further options are
-    those of `compare` (`atol`, `rtol`, `mode`, `mapping`, `phases`, `fold`) and of `capture` (`include`, `exclude`...).
+    those of `compare` (`atol`, `rtol`, `mode`, `mapping`, `phases`, `fold`, `whole`, `ignore`) and of `capture`
+    (`include`, `exclude`...). With `hold` the result keeps both traces: it can be judged again by another measure
+    (`Result.judged`), and its tensors can be looked at.
 
     ::
 
         result = twinscope.align(torch_model, paddle_model, np.random.randn(2, 3, 224, 224).astype("float32"))
         print(result)
     """
+    if not isinstance(hold, bool):
+        raise OptionError(f"hold={hold!r} is neither True nor False", hint="write hold=True")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise OptionError(f"seed={seed!r} is not a whole number", hint="write seed=0")
     first, second = adapter_for(reference), adapter_for(candidate)
@@ -103,6 +108,8 @@ def align(
             explain=lambda suspect: explain(suspect, told()),
         )
     result = comparison.result(grafts)
+    if not hold:  # many results may be kept, and traces are large
+        result = replace(result, traces=None, again=None)
     return replace(result, notes=(*result.notes, *notes), weights=carried)
 
 

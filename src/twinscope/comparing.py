@@ -15,17 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from . import patterns
 from .adapters.base import Array
 from .boundaries import Boundaries
 from .errors import MatchError, OptionError
 from .flow import APPROXIMATION, Flow, rms, weight
 from .graft import Grafts
-from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge
+from .hints import Pairs, as_pairs, resolve, skips_of
+from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge, judge_for
 from .judging import as_judged, judged_backward, judged_forward, with_causes
 from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
 from .pairing.opnames import op_of_kind
-from .records import Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
+from .records import OUTSIDE, Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
 from .weights.layout import to_neutral
@@ -66,6 +68,8 @@ def compare(
     mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     phases: Iterable[str | Phase] | None = None,
     fold: bool = True,
+    whole: Pairs | None = None,
+    ignore: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     judge: Judge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
@@ -77,7 +81,9 @@ def compare(
 
     With `fold`, what a framework's own layer does inside is its own business: where both sides call the same kind of
     layer, the layers are compared and not the ops that each framework makes them of. `mapping` pairs module paths by
-    hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``).
+    hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``). `whole` pairs them too, and says that what is
+    inside, and what they hold, is their own business. What lies at a path of `ignore` is not compared: patterns for
+    both sides, or ``{"reference": [...], "candidate": [...]}``.
 
     ::
 
@@ -87,7 +93,9 @@ def compare(
 
     Raises `MatchError` when the two have nothing in common.
     """
-    return comparison_of(reference, candidate, atol, rtol, mode, mapping, phases, fold, judge, progress).result()
+    return comparison_of(
+        reference, candidate, atol, rtol, mode, mapping, phases, fold, whole, ignore, judge, progress
+    ).result()
 
 
 def comparison_of(
@@ -99,6 +107,8 @@ def comparison_of(
     mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     phases: Iterable[str | Phase] | None = None,
     fold: bool = True,
+    whole: Pairs | None = None,
+    ignore: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     judge: Judge | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
@@ -111,19 +121,12 @@ def comparison_of(
             )
     first, second = Trace.open(reference), Trace.open(candidate)
     if judge is None:
-        judge = _judge(atol, rtol, mode)
+        judge = judge_for(atol, rtol, mode)
     elif (atol, rtol, mode) != (None, None, None):
         raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
     given = (phases,) if isinstance(phases, str) else phases
     wanted = None if given is None else {Phase.parse(p, "phases") for p in given}
-    return Comparison(first, second, judge, mapping, wanted, fold).measure(progress)
-
-
-def _judge(atol: float | None, rtol: float | None, mode: str | Mode | None) -> Judge:
-    if atol is None and rtol is None and mode is None:
-        return RoundoffJudge()
-    parsed = Mode.STRICT if mode is None else Mode.parse(mode, "mode")
-    return ToleranceJudge(atol=atol or 0.0, rtol=rtol or 0.0, mode=parsed)
+    return Comparison(first, second, judge, mapping, wanted, fold, whole, ignore).measure(progress)
 
 
 class Comparison:
@@ -137,12 +140,22 @@ class Comparison:
         mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
         phases: set[Phase] | None = None,
         fold: bool = True,
+        whole: Pairs | None = None,
+        ignore: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+        matching: Matching | None = None,
     ) -> None:
         self.reference, self.candidate = reference, candidate
-        self.matching = match(reference, candidate, hints=mapping)
+        self._given_options = (mapping, phases, fold, whole, ignore)
+        closed = _closed(reference, candidate, whole)
+        if matching is None:
+            hints = [*as_pairs(mapping, "mapping"), *closed.items()]
+            left_out = skips_of(ignore, "ignore")
+            matching = _without(match(reference, candidate, hints=hints), reference, candidate, closed, left_out)
+        self.matching = matching
         self.judge = judge
         self.phases = phases
-        self.layers = _paired_layers(reference, candidate, self.matching) if fold else (frozenset(), frozenset())
+        layers = _paired_layers(reference, candidate, self.matching) if fold else (frozenset(), frozenset())
+        self.layers = _with_whole(layers, self.matching, closed)
         self._module_kinds = {i.path: i.kind for i in reference.manifest.modules}
         self._kinks = _kinks(reference)
         self._given: float | None = None
@@ -436,7 +449,14 @@ class Comparison:
             matching=self.matching,
             notes=tuple(self._notes(results)),
             options=options,
+            traces=(self.reference, self.candidate),
+            again=self._again,
         )
+
+    def _again(self, judge: Judge) -> Result:
+        """The same two traces, matched as they are, judged by another measure."""
+        again = Comparison(self.reference, self.candidate, judge, *self._given_options, matching=self.matching)
+        return again.measure().result()
 
     def _other_routes(self, results: list[PairResult]) -> list[PairResult]:
         """Ops that differ only because the two sides go another way to the same numbers are no bugs.
@@ -1112,6 +1132,56 @@ def _paired_layers(reference: Trace, candidate: Trace, matching: Matching) -> tu
     return frozenset(found[0]), frozenset(found[1])
 
 
+def _closed(reference: Trace, candidate: Trace, whole: Pairs | None) -> dict[str, str]:
+    """The modules, by path, that are compared as a whole."""
+    names = [{p: i.path for i in t.manifest.modules for p in (i.path, *i.aliases)} for t in (reference, candidate)]
+    return resolve(as_pairs(whole, "whole"), names[0], names[1])
+
+
+def _with_whole(
+    layers: tuple[frozenset[int], frozenset[int]], matching: Matching, closed: Mapping[str, str]
+) -> tuple[frozenset[int], frozenset[int]]:
+    if not closed:
+        return layers
+    pairs = [p for p in matching.pairs if p.reference.kind is Kind.MODULE and p.reference.path in closed]
+    return (
+        layers[0] | {p.reference.call_id for p in pairs},
+        layers[1] | {p.candidate.call_id for p in pairs},
+    )
+
+
+def _without(
+    matching: Matching,
+    reference: Trace,
+    candidate: Trace,
+    closed: Mapping[str, str],
+    left_out: tuple[Sequence[str], Sequence[str]],
+) -> Matching:
+    """Without what is inside of modules that are compared as a whole, what those hold, and what is left out."""
+    if not closed and not any(left_out):
+        return matching
+    gone: list[set[int]] = []  # by side: records, by index
+    for side, trace in enumerate((reference, candidate)):
+        shut = set(closed) if side == 0 else set(closed.values())
+        by_path: dict[str, tuple[bool, bool]] = {}
+        found: set[int] = set()
+        for record in trace.records:
+            if record.path not in by_path:
+                ignored = record.path != OUTSIDE and any(patterns.matches(p, record.path) for p in left_out[side])
+                by_path[record.path] = (ignored, any(record.path.startswith(f"{p}." if p else "") for p in shut))
+            ignored, within = by_path[record.path]
+            own = record.path in shut and record.kind is not Kind.MODULE
+            if ignored or (record.path != OUTSIDE and (own or (within and record.path not in shut))):
+                found.add(record.index)
+        gone.append(found)
+    return replace(
+        matching,
+        pairs=tuple(p for p in matching.pairs if p.reference.index not in gone[0] and p.candidate.index not in gone[1]),
+        unmatched_reference=tuple(r for r in matching.unmatched_reference if r.index not in gone[0]),
+        unmatched_candidate=tuple(r for r in matching.unmatched_candidate if r.index not in gone[1]),
+    )
+
+
 def _family(kind: str | None) -> str | None:
     """BatchNorm is one layer, whether its class names the number of dimensions or not."""
     return "batch_norm" if kind is not None and "batch_norm" in kind else kind
@@ -1163,10 +1233,13 @@ def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
         mean_abs=_zero_if_nan(m.mean_abs),
         within=m.within,
         rms_reference=_zero_if_nan(m.rms_reference),
-        mean_abs_reference=_zero_if_nan(float(np.nanmean(np.abs(left), dtype=np.float64)))
-        if mean and left.size
-        else 0.0,
+        mean_abs_reference=_mean_magnitude(left) if mean and left.size else 0.0,
     )
+
+
+def _mean_magnitude(array: Array) -> float:
+    mean = float(np.mean(np.abs(array), dtype=np.float64))
+    return mean if math.isfinite(mean) else _zero_if_nan(float(np.nanmean(np.abs(array), dtype=np.float64)))
 
 
 def _zero_if_nan(value: float) -> float:

@@ -107,7 +107,7 @@ class Hints:
             read = _read(Path(given))
             given = read.get("map")
             skip = read.get("skip") if skip is None else skip
-        return cls(tuple(as_pairs(given, "hints")), _skips(skip))
+        return cls(tuple(as_pairs(given, "hints")), skips_of(skip))
 
     def skips(self, side: int, path: str) -> bool:
         """Whether a parameter of the reference (0) or the candidate (1) is to be left out."""
@@ -149,20 +149,21 @@ class Hints:
         return any(patterns.capture(pair[0], path) is not None for path in modules)
 
 
-def _skips(given: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def skips_of(given: Any, option: str = "skip") -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Path patterns for the reference and for the candidate, as a user writes them."""
     if isinstance(given, Mapping):
         unknown = set(given) - {"reference", "candidate"}
         if unknown:
-            raise OptionError(f"skip has {sorted(unknown)[0]!r}", hint="it has 'reference' and 'candidate'")
-        return _strings(given.get("reference", ())), _strings(given.get("candidate", ()))
-    both = _strings(given or ())
+            raise OptionError(f"{option} has {sorted(unknown)[0]!r}", hint="it has 'reference' and 'candidate'")
+        return _strings(given.get("reference", ()), option), _strings(given.get("candidate", ()), option)
+    both = _strings(given or (), option)
     return both, both
 
 
-def _strings(given: Any) -> tuple[str, ...]:
+def _strings(given: Any, option: str) -> tuple[str, ...]:
     items = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(item, str) for item in items):
-        raise OptionError(f"skip={given!r} is not a list of path patterns", hint='write skip=["aux.**"]')
+        raise OptionError(f"{option}={given!r} is not a list of path patterns", hint=f'write {option}=["aux.**"]')
     return items
 
 

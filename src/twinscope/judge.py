@@ -174,3 +174,11 @@ class ToleranceJudge:
             return Verdict.NOISE if numbers.within >= 1.0 else Verdict.BUG
         bound = self.atol + self.rtol * numbers.mean_abs_reference
         return Verdict.NOISE if numbers.mean_abs <= bound else Verdict.BUG
+
+
+def judge_for(atol: float | None, rtol: float | None, mode: str | Mode | None) -> Judge:
+    """Who judges: the tolerance that was asked for, or roundoff where none was."""
+    if atol is None and rtol is None and mode is None:
+        return RoundoffJudge()
+    parsed = Mode.STRICT if mode is None else Mode.parse(mode, "mode")
+    return ToleranceJudge(atol=atol or 0.0, rtol=rtol or 0.0, mode=parsed)

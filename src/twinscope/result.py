@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from .errors import OptionError
+from .judge import Judge, Mode, RoundoffJudge, judge_for
 from .match import Matching, Pair
 from .metrics import Metrics
 from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdict
 
 if TYPE_CHECKING:
+    from .adapters.base import Array
     from .graft import Graft
+    from .store import Trace
     from .weights import WeightMap
 
 #: from the worst to the best
@@ -129,6 +133,8 @@ class Result:
     notes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     weights: WeightMap | None = None  # how `align` carried the weights across
+    traces: tuple[Trace, Trace] | None = field(default=None, repr=False, compare=False)  # where they were kept
+    again: Callable[[Judge], Result] | None = field(default=None, repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.verdict is Overall.SAME
@@ -137,6 +143,36 @@ class Result:
         from .report.terminal import render
 
         return render(self)
+
+    def tensors(self, diff: SlotDiff) -> tuple[Array | None, Array | None]:
+        """The two tensors of a difference, the reference's and the candidate's; None where they were not kept."""
+        reference, candidate = self._traces()
+        return reference.tensor(diff.reference), candidate.tensor(diff.candidate)
+
+    def judged(self, *, atol: float | None = None, rtol: float | None = None, mode: str | Mode | None = None) -> Result:
+        """The same two runs by another measure: nothing is run, and nothing is matched, again.
+
+        Without any argument by roundoff alone, as if no tolerance had ever been asked for.
+
+        ::
+
+            result = twinscope.compare("runs/torch", "runs/paddle", atol=1e-4)
+            print(result.judged(), result.judged(rtol=1e-3, mode="mean"))
+        """
+        self._traces()
+        assert self.again is not None
+        judge = judge_for(atol, rtol, mode)
+        if isinstance(judge, RoundoffJudge) and self.options.get("judge") == "RoundoffJudge":
+            return self  # calls that were judged alone stay what they were judged to be
+        return replace(self.again(judge), weights=self.weights)
+
+    def _traces(self) -> tuple[Trace, Trace]:
+        if self.traces is None:
+            raise OptionError(
+                "this result does not hold the two runs any more",
+                hint="pass hold=True to align, or compare two traces that you keep",
+            )
+        return self.traces
 
     def counts(self) -> dict[str, int]:
         """How many pairs have which verdict."""
