@@ -1,6 +1,7 @@
 """PortBugs: mistakes that people make when porting a network, and who finds them.
 
-    python benchmarks/portbugs/run.py [--pair PAIR] [--only PATTERN] [--judge NAME] [--verbose] [--json FILE] [--check]
+    python benchmarks/portbugs/run.py [--pair PAIR] [--only PATTERN] [--judge NAME] [--verbose] [--json FILE [--resume]]
+        [--check]
 
 Each framework pair has a process of its own. What a case raises, or a crash of that process, costs that case alone.
 `--check` runs no judge: it shows that each planted case changes numbers by more than float64's noise, and each benign
@@ -40,8 +41,11 @@ def main() -> int:
         _work(options)
         return 0
     rows: list[dict[str, Any]] = []
+    if options.resume and Path(options.json or "").is_file():
+        rows = json.loads(Path(options.json).read_text())
+    done = {(row["pair"], row["name"]) for row in rows}
     for pair in [options.pair] if options.pair else PAIRS:
-        names = [c.name for c in _chosen(options) if c.pair == pair]
+        names = [c.name for c in _chosen(options) if c.pair == pair and (pair, c.name) not in done]
         for row in _results(pair, names, options):
             rows.append(row)
             if options.verbose or options.check:
@@ -66,6 +70,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--judge", metavar="NAME", help="only this judge")
     parser.add_argument("--verbose", action="store_true", help="a line a case")
     parser.add_argument("--json", metavar="FILE", help="also write every opinion here")
+    parser.add_argument("--resume", action="store_true", help="go on after the cases that FILE holds already")
     parser.add_argument("--check", action="store_true", help="test the cases instead of the judges")
     parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="seconds that one case may take")
     parser.add_argument("--worker", metavar="FILE", help=argparse.SUPPRESS)
