@@ -39,11 +39,16 @@ if TYPE_CHECKING:
     from .running import InputPair as InputPair
     from .running import Inputs as Inputs
     from .store import Trace as Trace
+    from .tensors import as_array as as_array
+    from .tensors import is_tensor as is_tensor
+    from .tensors import outputs_of as outputs_of
+    from .tensors import watch_gradient as watch_gradient
     from .watching import Watched as Watched
     from .watching import arrays_in as arrays_in
     from .watching import snapshot as snapshot
     from .weights import Entry as Entry
     from .weights import WeightMap as WeightMap
+    from .weights import Weights as Weights
     from .weights import copy_weights as copy_weights
     from .weights import map_weights as map_weights
     from .weights import register_transform as register_transform
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
     from .weights.convert import ConvertReport as ConvertReport
     from .weights.convert import convert_checkpoint as convert_checkpoint
     from .weights.files import read_checkpoint as read_checkpoint
+    from .weights.saving import save_checkpoint as save_checkpoint
 
 __version__ = "0.1.0"
 
@@ -68,9 +74,11 @@ _PLACES = {
     "running": ("InputPair", "Inputs"),
     "store": ("Trace",),
     "watching": ("Watched", "arrays_in", "snapshot"),
-    "weights": ("Entry", "WeightMap", "copy_weights", "map_weights", "register_transform", "weight_rule"),
+    "tensors": ("as_array", "is_tensor", "outputs_of", "watch_gradient"),
+    "weights": ("Entry", "WeightMap", "Weights", "copy_weights", "map_weights", "register_transform", "weight_rule"),
     "weights.convert": ("ConvertReport", "convert_checkpoint"),
     "weights.files": ("read_checkpoint",),
+    "weights.saving": ("save_checkpoint",),
 }
 #: No public name is a module's name: importing the module would shadow it.
 _HOME = {name: module for module, names in _PLACES.items() for name in names}

@@ -990,7 +990,7 @@ def _encode_record(record: Record, fresh: Mapping[int, _Place]) -> bytes:
 
 
 def _encode_meta(meta: TensorMeta) -> dict[str, Any]:
-    return {"shape": meta.shape, "dtype": meta.dtype, "device": meta.device}
+    return {"shape": list(meta.shape), "dtype": meta.dtype, "device": meta.device}
 
 
 def _encode_manifest(manifest: Manifest, format: str, files: Mapping[str, tuple[int, int]] | None) -> bytes:
@@ -1011,7 +1011,13 @@ def _encode_manifest(manifest: Manifest, format: str, files: Mapping[str, tuple[
     }
     if files is not None:
         out["files"] = {name: {"bytes": size, "crc32": crc} for name, (size, crc) in files.items()}
-    out["modules"] = [
+    out["modules"] = modules_to_json(manifest.modules)
+    return (_encode(out) + "\n").encode("ascii")
+
+
+def modules_to_json(modules: Sequence[ModuleInfo]) -> list[dict[str, Any]]:
+    """What a model is made of, in JSON's types: as a manifest has it."""
+    return [
         {
             "path": module.path,
             "type": module.type,
@@ -1032,9 +1038,8 @@ def _encode_manifest(manifest: Manifest, format: str, files: Mapping[str, tuple[
             "aliases": list(module.aliases),
             "attributes": _escape(_plain(module.attributes)),
         }
-        for module in manifest.modules
+        for module in modules
     ]
-    return (_encode(out) + "\n").encode("ascii")
 
 
 # -- reading: files --------------------------------------------------------------------------------------------------
@@ -1432,6 +1437,15 @@ def _decode_module(raw: Any) -> ModuleInfo:
         _decode_strings(raw["aliases"], "aliases"),
         _expect(_unescape(_expect(raw["attributes"], dict, "attributes")), dict, "attributes"),
     )
+
+
+def modules_from_json(raw: Any, where: str) -> tuple[ModuleInfo, ...]:
+    """The inverse of `modules_to_json`, of JSON that anyone may have written."""
+    try:
+        return tuple(_decode_module(module) for module in _expect(raw, list, "modules"))
+    except _DAMAGE as error:
+        why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise TraceFormatError(f"{where}: {why}", hint="the file is damaged: write it again") from error
 
 
 def _decode_manifest(raw: dict[str, Any]) -> tuple[Manifest, dict[str, tuple[int, int]] | None]:

@@ -114,6 +114,10 @@ class Adapter:
         """The names of parameters and buffers in the framework's checkpoint files, by path, where they are others."""
         return {}
 
+    def unstored_names(self, model: Any) -> frozenset[str]:
+        """Paths of the buffers that the framework leaves out of its checkpoint files."""
+        return frozenset()
+
     def meta(self, tensor: Any) -> TensorMeta:
         """Shape, numpy dtype name, device. Never synchronises with a device."""
         raise NotImplementedError

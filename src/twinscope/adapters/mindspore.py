@@ -329,6 +329,18 @@ class MindSporeAdapter(Adapter):
             found.append((info, cell))
         return found
 
+    def stored_names(self, model: Any) -> dict[str, str]:
+        """A Parameter knows its name in files. It is not its path where a cell was assigned twice, or wrapped since."""
+        names = {
+            info.param_path(param.name): str(getattr(tensor, "name", ""))
+            for info, cell in self.modules(model)
+            for param, tensor in zip(info.params, self.state(cell).values(), strict=True)
+            if param.tied_to is None
+        }
+        if len(set(names.values())) < len(names):  # ill-named: MindSpore itself would not save it
+            return {}
+        return {path: name for path, name in names.items() if name and name != path}
+
     def state(self, module: Any) -> dict[str, Any]:
         return {name: tensor for name, tensor, _ in _held(module)}
 

@@ -275,6 +275,13 @@ class PaddleAdapter(Adapter):
     def is_tensor(self, obj: object) -> bool:
         return isinstance(obj, _Tensor)
 
+    def unstored_names(self, model: Any) -> frozenset[str]:
+        return frozenset(
+            f"{path}.{name}" if path else name
+            for path, module in _walk(model)
+            for name in module._non_persistable_buffer_names_set
+        )
+
     def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
         paths: dict[int, list[str]] = {}
         objects: dict[int, Any] = {}

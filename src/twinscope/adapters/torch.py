@@ -159,6 +159,13 @@ class TorchAdapter(Adapter):
     def is_tensor(self, obj: object) -> bool:
         return isinstance(obj, torch.Tensor)
 
+    def unstored_names(self, model: Any) -> frozenset[str]:
+        return frozenset(
+            f"{path}.{name}" if path else name
+            for path, module in model.named_modules(remove_duplicate=False)
+            for name in module._non_persistent_buffers_set
+        )
+
     def modules(self, model: Any) -> list[tuple[ModuleInfo, Any]]:
         for path, module in model.named_modules():
             if type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule):

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..adapters._registry import adapter_for
 from ..adapters.base import Array
+from ..errors import WeightError
 from ..records import ModuleInfo, ParamInfo
+from ..store import modules_from_json, modules_to_json
 from .transforms import Chain, Permute, Squeeze, Transpose
 from .weightmap import Held
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a model holds: its modules, and each parameter or buffer in its framework's own layout, when asked for."""
+    """What a model holds: its modules, and each parameter or buffer in its framework's own layout, when asked for.
+
+    `map_weights` and `copy_weights` take it for the reference. It can be written down where the model is, and used
+    where its framework is not, with the tensors from a checkpoint file:
+
+    ::
+
+        text = json.dumps(twinscope.Weights.of(torch_model).to_json())
+
+        tensors = twinscope.read_checkpoint("model.pth")
+        twinscope.copy_weights(twinscope.Weights.from_json(json.loads(text), tensors), mindspore_model)
+    """
 
     framework: str
     model: str
@@ -36,6 +50,43 @@ class Weights:
 
         infos = tuple(info for info, _ in found)
         return cls(adapter.name, type(model).__qualname__, infos, array, adapter.stored_names(model))
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the tensors, in JSON's types."""
+        return {
+            "framework": self.framework,
+            "model": self.model,
+            "modules": modules_to_json(self.modules),
+            "stored": dict(self.stored),
+        }
+
+    @classmethod
+    def from_json(cls, given: Any, tensors: Mapping[str, Array], where: str = "the weights") -> Weights:
+        """The inverse of `to_json`; `tensors` has the tensors, by any of their names in the model or in its files."""
+        names = ("framework", "model")
+        if not isinstance(given, Mapping) or not all(isinstance(given.get(name), str) for name in names):
+            raise WeightError(f"{where} does not say what it is of", hint="it is written by Weights.to_json")
+        stored = given.get("stored", {})
+        if not isinstance(stored, Mapping) or not all(isinstance(v, str) for pair in stored.items() for v in pair):
+            raise WeightError(f"{where}: stored is {reprlib.repr(stored)}", hint="it is written by Weights.to_json")
+        modules = modules_from_json(given.get("modules"), where)
+
+        def array(info: ModuleInfo, param: ParamInfo) -> Array:
+            own = info.param_path(param.name)
+            paths = [own, *(f"{a}.{param.name}" if a else param.name for a in info.aliases), param.tied_to]
+            named = [name for path in paths if path is not None for name in (stored.get(path), path)]
+            found = next((name for name in named if name is not None and name in tensors), None)
+            if found is None:
+                raise WeightError(f"{own} is not among the tensors", hint="save all of the model's state")
+            values = tensors[found]
+            if values.shape != param.meta.shape:
+                raise WeightError(
+                    f"{own} is {list(param.meta.shape)} in the model, and {list(values.shape)} among the tensors",
+                    hint="description and tensors are of two models: save both again",
+                )
+            return values
+
+        return cls(given["framework"], given["model"], modules, array, dict(stored))
 
     def places(self) -> Iterator[tuple[str, ModuleInfo, ParamInfo]]:
         """Every parameter and buffer with its full path, tied ones at each of their places."""

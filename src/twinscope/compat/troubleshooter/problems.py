@@ -1,0 +1,9 @@
+"""What a documented call refuses."""
+
+from __future__ import annotations
+
+import twinscope
+
+
+class ArgumentError(twinscope.TwinscopeError, ValueError):
+    """An argument of a documented call cannot be meant so."""
