@@ -10,6 +10,7 @@ from typing import Any
 from .adapters._registry import adapter_for
 from .capturing import Plan
 from .comparing import comparison_of
+from .confirming import confirmed, run_in_float64, wants_confirmation
 from .errors import OptionError
 from .explain.causes import explain
 from .explain.linting import lint
@@ -38,6 +39,7 @@ def align(
     level: str = "op",
     keep: str | int = "tensors",
     hold: bool = False,
+    confirm: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Result:
@@ -53,6 +55,9 @@ def align(
     those of `compare` (`atol`, `rtol`, `mode`, `mapping`, `phases`, `fold`, `whole`, `ignore`) and of `capture`
     (`include`, `exclude`...). With `hold` the result keeps both traces: it can be judged again by another measure
     (`Result.judged`), and its tensors can be looked at.
+
+    `confirm`: run both networks in float64, too, where noise collapses and a bug stays (`Result.confirmation`); None
+    does so where a call judged alone lies between noise and bug.
 
     ::
 
@@ -83,12 +88,11 @@ def align(
         carried = report.mapping
         notes += report.notes
     comparing["mapping"] = _module_hints(mapping, reference, candidate)
-    traces = []
-    for adapter, model, own, own_loss in (
+    sides = (
         (first, reference, given.reference, losses[0]),
         (second, candidate, given.candidate, losses[1]),
-    ):
-        traces.append(watch_once(adapter, model, own, own_loss, plan, seed))
+    )
+    traces = [watch_once(adapter, model, own, own_loss, plan, seed) for adapter, model, own, own_loss in sides]
     if backward and not (plan.phases or plan.include or plan.exclude or plan.types):
         for trace, side in zip(traces, ("reference", "candidate"), strict=True):
             _refuse_no_gradient(trace, side)
@@ -108,6 +112,12 @@ def align(
             explain=lambda suspect: explain(suspect, told()),
         )
     result = comparison.result(grafts)
+    if confirm or (confirm is None and wants_confirmation(result, grafts)):
+        runs = tuple(
+            run_in_float64(adapter, model, own, own_loss, backward=backward, seed=seed)
+            for adapter, model, own, own_loss in sides
+        )
+        result = confirmed(comparison, result, grafts, (runs[0], runs[1]), comparing["mapping"])
     if not hold:  # many results may be kept, and traces are large
         result = replace(result, traces=None, again=None)
     return replace(result, notes=(*result.notes, *notes), weights=carried)

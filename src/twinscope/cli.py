@@ -80,6 +80,10 @@ GivenInputs = Annotated[
         "--inputs", metavar="FILE.npz|FILE.py:NAME", help="Inputs; else what REF's function returned as 'inputs'."
     ),
 ]
+Confirm = Annotated[
+    bool,
+    typer.Option("--confirm", help="Run both networks in float64, too: noise collapses there, a bug stays."),
+]
 Phases = Annotated[
     list[str] | None,
     typer.Option("--phase", help="Only this phase: weight, forward, backward, gradient, buffer; may be repeated."),
@@ -168,6 +172,7 @@ def align(
     no_backward: Annotated[bool, typer.Option("--no-backward", help="Run the forward pass only.")] = False,
     no_weights: Annotated[bool, typer.Option("--no-weights", help="Copy no weights into the candidate.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of both sides.")] = 0,
+    confirm: Confirm = False,
     json_file: Json = None,
     csv_file: Csv = None,
     atol: Atol = None,
@@ -202,6 +207,7 @@ def align(
                 weights=not no_weights,
                 backward=not no_backward,
                 seed=seed,
+                confirm=confirm or None,
                 atol=atol,
                 rtol=rtol,
                 mode=mode,

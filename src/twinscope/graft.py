@@ -81,10 +81,16 @@ class Graft:
     approximate: bool = False
     #: it is not of a call but of what lies between calls, of which nobody knows what it does
     between: bool = False
+    #: what the second arbiter made of it (see `confirming`), where the numbers here leave it open
+    decided: Verdict | None = None
 
     @property
     def verdict(self) -> Verdict:
         """EXACT, NOISE, PRECISION, BUG or UNDECIDED."""
+        found = self._verdict()
+        return self.decided if self.decided is not None and found is Verdict.UNDECIDED else found
+
+    def _verdict(self) -> Verdict:
         if self.rho == 0:
             return Verdict.EXACT
         decisive = self.rho if self.rho64 is None else min(self.rho, self.rho64)

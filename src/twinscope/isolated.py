@@ -33,11 +33,12 @@ from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
 from .building import Built, advice, attribute, built_by, from_numpy_file, inputs_in, load, spec_of, users_traceback
 from .capturing import Plan
-from .comparing import comparison_of
+from .comparing import Comparison, comparison_of
+from .confirming import WideRun, confirmed, run_in_float64, wants_confirmation
 from .errors import OptionError, SideError, TwinscopeError, WeightError
 from .explain.causes import explain
 from .explain.linting import LintReport, LintSide, lint
-from .graft import graft, grafts_from_json, grafts_to_json
+from .graft import Grafts, graft, grafts_from_json, grafts_to_json
 from .hints import Hints, as_pairs
 from .judge import RoundoffJudge
 from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, Source, TensorMeta
@@ -68,6 +69,7 @@ def align_isolated(
     seed: int = 0,
     level: str = "op",
     keep: str | int = "tensors",
+    confirm: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     stage: Callable[[str], None] | None = None,
     **options: Any,
@@ -125,7 +127,17 @@ def align_isolated(
             notes += map(str, side.run(job, place, work)["notes"])
         say("comparing")
         traces = [Trace.open(place / side.role) for side in sides]
-        result = _told(traces, mapping, Path(grafts), progress, comparing)
+        comparison, found = _told(traces, mapping, Path(grafts), progress, comparing)
+        result = comparison.result(found)
+        if confirm or (confirm is None and wants_confirmation(result, found)):
+            runs = []
+            for side in sides:
+                say(f"running the {side.role} in float64")
+                order = {**job, "only": "confirm", "wide": str(work / f"{side.role}-float64")}
+                said = side.run(order, place, work)
+                wide = None if said["wide"] is None else Trace.open(said["wide"])
+                runs.append(WideRun(wide, said["why"], said["backward"]))
+            result = confirmed(comparison, result, found, (runs[0], runs[1]), _of_modules(mapping, traces))
         return replace(result, notes=(*result.notes, *notes)) if notes else result
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -173,14 +185,14 @@ def _told(
     grafts: Path,
     progress: Callable[[int, int], None] | None,
     options: Mapping[str, Any],
-) -> Result:
-    """What there is to say of two traces, and of what the candidate's process found out about its calls alone."""
+) -> tuple[Comparison, Grafts | None]:
+    """Two traces compared, and what the candidate's process found out about its calls alone."""
     modules = _of_modules(mapping, traces)
     comparison = comparison_of(traces[0], traces[1], mapping=modules, progress=progress, **options)
     if not grafts.is_file() or not isinstance(comparison.judge, RoundoffJudge):
-        return comparison.result()
+        return comparison, None
     read = json.loads(grafts.read_text(encoding="utf-8"))
-    return comparison.result(grafts_from_json(read, (traces[0], traces[1]), comparison.matching))
+    return comparison, grafts_from_json(read, (traces[0], traces[1]), comparison.matching)
 
 
 # -- in the process that was asked -----------------------------------------------------------------------------------
@@ -367,7 +379,8 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> dict[str, Any]:
         return _looked_at(built.model, adapter, Path(job["trace"]))
     notes = []
     saved = Path(job["saved_inputs"])
-    if is_reference:
+    again = job.get("only") == "confirm"  # then weights and inputs have crossed
+    if is_reference and not again:
         if job["inputs"] is None or job["inputs"]:
             doing[0] = "making the inputs"
             _save_inputs(_make_inputs(job["inputs"], built), adapter, saved)
@@ -376,12 +389,21 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> dict[str, Any]:
     inputs = _load_inputs(saved)
     if job["weights"] is not None:
         doing[0] = "copying the weights"
-        if is_reference:
+        if is_reference and again:
+            pass
+        elif is_reference:
             _save_weights(built.model, adapter, Path(job["weights"]))
         else:
             notes += _copied(_saved_weights(Path(job["weights"])), built.model, inputs.candidate, job)
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
+    if again:
+        doing[0] = "running the model in float64"
+        plan, seed = job["plan"], job["seed"]
+        backward = plan.get("backward", True)
+        wide = run_in_float64(adapter, built.model, own, built.loss, backward=backward, seed=seed, path=job["wide"])
+        place = None if wide.trace is None else str(wide.trace.path)
+        return {"notes": [], "why": wide.why, "backward": wide.backward, "wide": place}
     watch_once(adapter, built.model, own, built.loss, Plan.parse(**job["plan"]), job["seed"], job["trace"])
     if not is_reference and job["grafts"] is not None:
         doing[0] = "judging its calls alone"

@@ -14,6 +14,7 @@ from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdi
 
 if TYPE_CHECKING:
     from .adapters.base import Array
+    from .confirming import Confirmation
     from .graft import Graft
     from .store import Trace
     from .weights import WeightMap
@@ -135,6 +136,7 @@ class Result:
     weights: WeightMap | None = None  # how `align` carried the weights across
     traces: tuple[Trace, Trace] | None = field(default=None, repr=False, compare=False)  # where they were kept
     again: Callable[[Judge], Result] | None = field(default=None, repr=False, compare=False)
+    confirmation: Confirmation | None = None  # what the second arbiter said, where it was asked
 
     def __bool__(self) -> bool:
         return self.verdict is Overall.SAME
@@ -189,6 +191,7 @@ class Result:
             "notes": list(self.notes),
             "options": dict(self.options),
             **({"weights": self.weights.summary} if self.weights is not None else {}),
+            **({"confirmation": self.confirmation.to_dict()} if self.confirmation is not None else {}),
             "reference": {"framework": self.reference.framework, "model": self.reference.model},
             "candidate": {"framework": self.candidate.framework, "model": self.candidate.model},
             "first_divergence": self.first_divergence.to_dict() if self.first_divergence else None,

@@ -153,6 +153,14 @@ def write(place: Path, name: str, code: str) -> str:
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("function", "verdict"), [("build", Overall.SAME), ("build_with_bug", Overall.DIFFERENT)])
+def test_both_in_float64_each_in_its_process(place: Path, function: str, verdict: Overall) -> None:
+    result = align_isolated("net_torch.py:build", f"net_paddle.py:{function}", inputs=X, confirm=True)
+    assert result.verdict is verdict and result.confirmation is not None
+    assert result.confirmation.verdict is verdict and not result.confirmation.decisive
+    assert result.confirmation.numbers["bits"] > 12 or verdict is Overall.DIFFERENT
+
+
 @pytest.mark.torch
 @pytest.mark.paddle
 @pytest.mark.parametrize(("function", "verdict"), [("build", Overall.SAME), ("build_with_bug", Overall.DIFFERENT)])
