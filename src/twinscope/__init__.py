@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .result import Result as Result
     from .running import InputPair as InputPair
     from .running import Inputs as Inputs
+    from .running import no_dropout as no_dropout
     from .store import Trace as Trace
     from .tensors import as_array as as_array
     from .tensors import is_tensor as is_tensor
@@ -71,7 +72,7 @@ _PLACES = {
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
-    "running": ("InputPair", "Inputs"),
+    "running": ("InputPair", "Inputs", "no_dropout"),
     "store": ("Trace",),
     "watching": ("Watched", "arrays_in", "snapshot"),
     "tensors": ("as_array", "is_tensor", "outputs_of", "watch_gradient"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .adapters._registry import adapter_for
 from .adapters.base import Adapter
 from .capturing import Capture, Plan
 from .store import Trace
@@ -36,6 +37,23 @@ class InputPair:
     def __init__(self, reference: Any, candidate: Any) -> None:
         self.reference = reference
         self.candidate = candidate
+
+
+@contextmanager
+def no_dropout(model: Any) -> Iterator[None]:
+    """While the context is open, dropout hands on what it is given: two runs of one network can be compared.
+
+    Dropout of every kind and of this whole framework, in this process: layers, functions (however they were imported),
+    recurrent layers, attention. Modes stay what they are, so batch normalisation still trains. Nothing is written to
+    the model's settings that is not put back, whatever is raised meanwhile.
+
+    ::
+
+        with twinscope.no_dropout(model):
+            loss = loss_fn(model(x))
+    """
+    with adapter_for(model).without_dropout(model):
+        yield
 
 
 def watch_once(

@@ -48,6 +48,7 @@ NAMES = [
     "lint",
     "map_weights",
     "modules_of",
+    "no_dropout",
     "outputs_of",
     "read_checkpoint",
     "register_transform",

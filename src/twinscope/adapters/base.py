@@ -261,6 +261,14 @@ class Adapter:
         """While the context is open, every module of `model` is in evaluation mode; then each is as it was."""
         raise NotImplementedError
 
+    def without_dropout(self, model: Any) -> AbstractContextManager[None]:
+        """While the context is open, dropout of every kind, of layers and of functions, hands on what it is given.
+
+        However it is reached: layers, functions, kernels of recurrent layers and of attention. Modes, settings and
+        buffers of the modules are the caller's, before, meanwhile and afterwards; nothing random is drawn.
+        """
+        raise NotImplementedError
+
     def mean(self, tensor: Any) -> Any:
         """The differentiable mean of a floating tensor, as a scalar tensor."""
         raise NotImplementedError

@@ -662,6 +662,22 @@ class MindSporeAdapter(Adapter):
             for cell, training in zip(cells, modes, strict=True):  # parents come first: children have the last word
                 cell.set_train(training)
 
+    @contextmanager
+    def without_dropout(self, model: Any) -> Iterator[None]:
+        # every layer and function that drops ends at one of these primitives, and what a class has as its __call__ is
+        # found whatever code the functions have that are being watched
+        before = [(cls, vars(cls).get("__call__")) for cls in _dropping_primitives()]
+        for cls, _ in before:
+            cls.__call__ = _keep_one if cls.__name__ in _DROPPING_ALONE else _keep_all
+        try:
+            yield
+        finally:
+            for cls, own in before:
+                if own is None:
+                    del cls.__call__
+                else:
+                    cls.__call__ = own
+
     def mean(self, tensor: Any) -> Any:
         # bfloat16 and float16 have no mean kernel on some devices, and would overflow
         return tensor.astype(ms.float32).mean() if tensor.dtype in (ms.bfloat16, ms.float16) else tensor.mean()
@@ -727,6 +743,29 @@ def _either(operator: Any, method: Any) -> Callable[..., Any]:
         return operator(*args) if method is None or (len(args) <= 2 and not kwargs) else method(*args, **kwargs)
 
     return call
+
+
+#: Primitives that drop elements: with the mask beside the result, and without.
+_DROPPING = frozenset({"Dropout", "Dropout2D", "Dropout3D", "DropoutExt"})
+_DROPPING_ALONE = frozenset({"FuncDropoutExt", "InplaceDropout", "DropoutDoMaskExt", "DropoutDoMask"})
+
+
+def _dropping_primitives() -> list[Any]:
+    found: dict[int, Any] = {}
+    for space in ("mindspore.ops", "mindspore.ops.auto_generate", "mindspore.ops.operations"):
+        for name in _DROPPING | _DROPPING_ALONE:
+            cls = getattr(sys.modules.get(space), name, None)
+            if isinstance(cls, type):
+                found[id(cls)] = cls
+    return list(found.values())
+
+
+def _keep_all(primitive: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return x, ops.ones_like(x)
+
+
+def _keep_one(primitive: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return x
 
 
 _dtype_names: dict[Any, str] = {}

@@ -21,6 +21,7 @@ inside programs compiled by ``paddle.jit``.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 import sys
@@ -596,6 +597,25 @@ class PaddleAdapter(Adapter):
             for layer, training in modes:
                 layer.training = training
 
+    @contextmanager
+    def without_dropout(self, model: Any) -> Iterator[None]:
+        recurrent = [m for m in self.parts(model) if isinstance(m, nn.layer.rnn.RNNBase)]  # whose kernel drops itself
+        before = [m.dropout for m in recurrent]
+        group = _Group()
+        for function in _dropping_functions():
+            group.add_function(function, function.__name__, _keep_all, who="whole")
+        group.acquire()
+        _watch.whole += 1
+        try:
+            for module in recurrent:
+                module.dropout = 0.0
+            yield
+        finally:
+            for module, dropout in zip(recurrent, before, strict=True):
+                module.dropout = dropout
+            _watch.whole -= 1
+            group.release()
+
     def mean(self, tensor: Any) -> Any:
         # the half precisions have no mean kernel on every device
         return paddle.mean(tensor.astype("float32") if _dtype_name(tensor.dtype) in _HALVES else tensor)
@@ -751,6 +771,7 @@ class _Watch(threading.local):
     ops: tuple[_Watched, ...] = ()
     backward: int = 0
     steps: int = 0
+    whole: int = 0  # how many times it was said that nothing is to be dropped
     told: Any = None  # what is about to be called, while sinks are told of it
 
     def __init__(self) -> None:
@@ -904,6 +925,35 @@ def _tell_change(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[s
         return output
 
     return _tell(name, change, args, kwargs)
+
+
+#: Names of arguments that say how much is dropped.
+_DROPPING = frozenset({"p", "dropout", "dropout_p", "dropout_rate", "attn_dropout_rate", "dropout1_rate", "dropout2_rate"})
+
+
+def _dropping_functions() -> Iterator[Any]:
+    """Every function that drops elements; those that only call one of them need not be known."""
+    spaces = (_FUNCTIONAL, f"{_FUNCTIONAL}.flash_attention", "paddle.incubate.nn.functional")
+    for space in spaces:
+        for name, value in list(vars(sys.modules[space]).items()) if space in sys.modules else ():
+            if isinstance(value, types.FunctionType) and ("dropout" in name or "attention" in name or "feedforward" in name):
+                if not name.startswith("_") and _DROPPING & set(_parameters(value)):
+                    yield value
+
+
+def _parameters(function: types.FunctionType) -> tuple[str, ...]:
+    wrapped = inspect.unwrap(function)
+    return wrapped.__code__.co_varnames[: wrapped.__code__.co_argcount + wrapped.__code__.co_kwonlyargcount]
+
+
+def _keep_all(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that drops elements, told to drop none."""
+    given = {**kwargs, **dict(zip(_parameters(original), args, strict=False))}
+    known = _parameters(original)
+    given.update({parameter: 0.0 for parameter in _DROPPING & set(known)})
+    if "training" in known:
+        given["training"] = False  # with p = 0 this is no other thing, and some functions look at nothing else
+    return original(**given)
 
 
 def _caller_name() -> str | None:

@@ -15,7 +15,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import get_ident
 from typing import Any, ClassVar
 
@@ -475,6 +475,10 @@ class TorchAdapter(Adapter):
             for module, training in modes:
                 module.training = training
 
+    def without_dropout(self, model: Any) -> AbstractContextManager[None]:
+        mode: AbstractContextManager[None] = _NoDropout()
+        return mode
+
     def mean(self, tensor: Any) -> Any:
         return tensor.mean()
 
@@ -586,6 +590,41 @@ class _Wide(TorchFunctionMode):  # type: ignore[misc]
             if kwargs:
                 kwargs = {k: _WIDE.get(a, a) if type(a) is torch.dtype else a for k, a in kwargs.items()}
         return func(*args, **(kwargs or {}))
+
+
+_F = nn.functional
+#: What drops elements: the probability's name, and where it stands among the arguments.
+_DROPPING: dict[Any, tuple[str, int]] = {
+    **dict.fromkeys(
+        (
+            *(_F.dropout, _F.dropout1d, _F.dropout2d, _F.dropout3d, _F.alpha_dropout, _F.feature_alpha_dropout),
+            *(torch.dropout, torch.dropout_, torch.feature_dropout, torch.feature_dropout_, torch.native_dropout),
+            *(torch.alpha_dropout, torch.alpha_dropout_, torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
+        ),
+        ("p", 1),
+    ),
+    _F.scaled_dot_product_attention: ("dropout_p", 4),
+    _F.multi_head_attention_forward: ("dropout_p", 10),
+    # of padded batches and of packed ones: input, hx, weights, has_biases, layers, dropout; data, batch_sizes, hx, ...
+    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), ("dropout", 5)),
+}
+
+
+class _NoDropout(TorchFunctionMode):  # type: ignore[misc]
+    """Tells everything that drops to drop nothing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        dropping = _DROPPING.get(func)
+        if dropping is None:
+            return func(*args, **(kwargs or {}))
+        name, place = dropping
+        if name == "dropout" and len(args) > 6 and isinstance(args[4], bool):
+            place = 6  # of a packed batch
+        if len(args) > place:
+            return func(*args[:place], 0.0, *args[place + 1 :], **(kwargs or {}))
+        return func(*args, **{**(kwargs or {}), name: 0.0})
 
 
 def _op_name(func: Any) -> str | None:
