@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from .running import InputPair as InputPair
     from .running import Inputs as Inputs
     from .running import no_dropout as no_dropout
+    from .store import MemoryWriter as MemoryWriter
     from .store import Trace as Trace
+    from .store import TraceWriter as TraceWriter
+    from .store import Writer as Writer
     from .tensors import as_array as as_array
     from .tensors import is_tensor as is_tensor
     from .tensors import outputs_of as outputs_of
@@ -73,7 +76,7 @@ _PLACES = {
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
     "running": ("InputPair", "Inputs", "no_dropout"),
-    "store": ("Trace",),
+    "store": ("MemoryWriter", "Trace", "TraceWriter", "Writer"),
     "watching": ("Watched", "arrays_in", "snapshot"),
     "tensors": ("as_array", "is_tensor", "outputs_of", "watch_gradient"),
     "weights": ("Entry", "WeightMap", "Weights", "copy_weights", "map_weights", "register_transform", "weight_rule"),

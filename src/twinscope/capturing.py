@@ -29,7 +29,7 @@ from .adapters._registry import adapter_for
 from .adapters.base import Adapter
 from .errors import CaptureError, OptionError, TraceWriteError, TwinscopeError
 from .records import OUTSIDE, Kind, Level, Manifest, ModuleInfo, Phase, Record, Slot, Source, Stats, TensorMeta
-from .store import MemoryWriter, Trace, TraceWriter
+from .store import MemoryWriter, Trace, TraceWriter, Writer
 
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
@@ -73,8 +73,11 @@ class Plan:
     steps: range | tuple[int, ...] | None = None
     #: and of those, every n-th
     every: int = 1
-    #: record the weights at the beginning of the "first" step, of "every" step, or "never"
+    #: record the weights at the beginning of the "first" step, of "every" step, or "never"; "used": never, but measure
+    #: those that an op is handed, as its inputs
     weights: str = "first"
+    #: watch the ops, too, that the framework's own layers call
+    layer_ops: bool = True
     #: note the user's source line of each call
     sources: bool = True
     #: note the whole stack of each call too, frames of the framework included
@@ -100,7 +103,7 @@ class Plan:
         for name in ("include", "exclude", "types", "ops", "exclude_ops"):
             if name in options:
                 options[name] = _strings(options[name], name)
-        for name in ("backward", "sources", "stacks", "overwrite"):
+        for name in ("backward", "sources", "stacks", "overwrite", "layer_ops"):
             if name in options and not isinstance(options[name], bool):
                 raise OptionError(f"{name}={options[name]!r} is neither True nor False", hint=f"write {name}=True")
         if "keep" in options:
@@ -113,9 +116,9 @@ class Plan:
                 raise OptionError(
                     f"{name}={value!r} is not a whole number of at least 1", hint=f"write {name}=1 or more"
                 )
-        if options.get("weights", "first") not in ("first", "every", "never"):
+        if options.get("weights", "first") not in ("first", "every", "never", "used"):
             raise OptionError(
-                f"weights={options['weights']!r} is not known", hint="use one of 'first', 'every', 'never'"
+                f"weights={options['weights']!r} is not known", hint="use one of 'first', 'every', 'never', 'used'"
             )
         if options.get("format", "safetensors") not in ("safetensors", "npy"):
             raise OptionError(f"format={options['format']!r} is not known", hint="use one of 'safetensors', 'npy'")
@@ -299,6 +302,7 @@ class _Sources:
     def __init__(self, adapter: Adapter) -> None:
         self._internal = (*adapter.internal_paths, _PACKAGE, "<frozen ")
         self._ignored = adapter.ignored_paths
+        self._layers = adapter.layer_paths
         self._kinds: dict[CodeType, int] = {}
         self._made: dict[tuple[CodeType, int], Source] = {}
         self._stacks: dict[tuple[tuple[CodeType, int], ...], tuple[Source, ...]] = {}
@@ -306,10 +310,12 @@ class _Sources:
         roots = {os.getcwd(), *(p for p in sys.path if p)}
         self._roots = sorted((os.path.abspath(r) + os.sep for r in roots), key=len, reverse=True)
 
-    def find(self, depth: int = 2) -> tuple[Source | None, bool]:
-        """(the user's line, whether the call comes from code that is no part of the network)."""
+    def find(self, depth: int = 2) -> tuple[Source | None, bool, bool]:
+        """(the user's line, whether the call comes from code that is no part of the network, and whether it comes from
+        a layer of the framework's own)."""
         frame: Any = sys._getframe(depth)
         kinds = self._kinds
+        layer = False
         while frame is not None:
             code = frame.f_code
             kind = kinds.get(code)
@@ -320,11 +326,13 @@ class _Sources:
                 source = self._made.get(key)
                 if source is None:
                     source = self._made[key] = Source(self.relative(code.co_filename), frame.f_lineno, code.co_name)
-                return source, False
+                return source, False, layer
             if kind == 2:
-                return None, True
+                return None, True, layer
+            if kind == 3:
+                layer = True
             frame = frame.f_back
-        return None, False
+        return None, False, layer
 
     def stack(self, depth: int = 2) -> tuple[Source, ...]:
         """All frames but Twinscope's own, the innermost first."""
@@ -344,6 +352,8 @@ class _Sources:
     def _classify(self, filename: str) -> int:
         if filename.startswith(self._ignored):
             return 2
+        if filename.startswith(self._layers):
+            return 3
         return 1 if filename.startswith(self._internal) else 0
 
     def relative(self, filename: str) -> str:
@@ -369,15 +379,22 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return text if 0 < len(text) <= 40 else f"<{type(value).__name__}>"
 
 
+#: Whether a call is to be recorded: its call_id, kind, type, path, and whether it is of the framework's own layers.
+Chooser = Callable[[int, Kind, str, str, bool], bool]
+
+
 class Recorder:
     """The sink of `Adapter.observe`: keeps what the plan asks for and hands records to a writer."""
 
     #: records are written, and statistics read back, in batches of this many
     BATCH = 512
 
-    def __init__(self, adapter: Adapter, model: Any, plan: Plan, writer: TraceWriter | MemoryWriter) -> None:
+    def __init__(
+        self, adapter: Adapter, model: Any, plan: Plan, writer: Writer, choose: Chooser | None = None
+    ) -> None:
         self.adapter = adapter
         self.plan = plan
+        self._choose = choose
         self.writer = writer
         self.error: TwinscopeError | None = None
         self.step = 0
@@ -418,6 +435,7 @@ class Recorder:
         self._step_open = False
         self._active = False
         self._grad = plan.backward and (plan.wants_phase(Phase.BACKWARD) or plan.wants_phase(Phase.GRADIENT))
+        self._weights_as_inputs = plan.weights == "used"
         self._budget: float = float("inf") if plan.keep == "tensors" else 0 if plan.keep == "stats" else int(plan.keep)
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
@@ -480,6 +498,8 @@ class Recorder:
         outermost = module is self._root and not self._stack and not recomputing
         if outermost:
             self._root_called()
+        if wanted and self._active and not recomputing and self._choose is not None:
+            wanted = self._choose(self._next_call, Kind.MODULE, info.type, info.path, info.builtin)
         if not self._active:
             if not outermost:
                 return None
@@ -501,7 +521,7 @@ class Recorder:
             self._counts[info.path] = call.nth + 1
             self._open.setdefault(info.path, []).append(call)
             if wanted and self.plan.sources:
-                call.source, _ = self._sources.find(4)
+                call.source, _, _ = self._sources.find(4)
             if wanted and self.plan.stacks:
                 call.stack = self._sources.stack(4)
             if wanted:
@@ -528,13 +548,19 @@ class Recorder:
         if not (wanted and scope):
             return None
         shadowing = parent is not None and parent.shadow_of is not None
-        source = None
+        source, builtin = None, parent is not None and parent.builtin
+        if builtin and not self.plan.layer_ops:
+            return None
         if not shadowing:
-            source, ignored = self._sources.find(4)
+            source, ignored, layer = self._sources.find(4)
             if ignored:
                 return None
+            if parent is None:
+                builtin = layer
+            if self._choose is not None and not self._choose(self._next_call, Kind.OP, name, path, builtin):
+                return None
         call = self._new_call(Kind.OP, path, name, parent)
-        call.builtin = parent is not None and parent.builtin
+        call.builtin = builtin
         call.training = parent.training if parent is not None else None
         if shadowing:
             assert parent is not None and parent.shadow_of is not None
@@ -726,7 +752,7 @@ class Recorder:
 
     def _note(self, call: _Call, slot: str, tensor: Any) -> None:
         # a parameter is measured when the step begins; as an input of an op it is only named
-        value = self._value(tensor, measure=id(tensor) not in self._params)
+        value = self._value(tensor, measure=self._weights_as_inputs or id(tensor) not in self._params)
         call.slots.append((slot, value))
         if self._grad and id(tensor) not in self._params:
             if not value.watched:
@@ -1022,15 +1048,18 @@ class Capture:
         rank: int = 0,
         world: int = 1,
         adapter: Adapter | None = None,
+        choose: Chooser | None = None,
+        writer: Callable[[Manifest], Writer] | None = None,
     ) -> None:
         self.adapter = adapter or adapter_for(model)
+        self._choose, self._make_writer = choose, writer
         self.model = model
         self.plan = plan
         self.path = Path(path) if path is not None else None
         self._rank, self._world = rank, world
         self._trace: Trace | None = None
         self._recorder: Recorder | None = None
-        self._writer: TraceWriter | MemoryWriter | None = None
+        self._writer: Writer | None = None
         self._observing: Any = None
         self._manifest: Manifest | None = None
 
@@ -1071,8 +1100,10 @@ class Capture:
         if self._observing is not None or self._manifest is not None:
             raise CaptureError("a capture can be entered once", hint="call twinscope.capture(...) again")
         manifest = manifest_of(self.adapter, self.model, self.plan, self._rank, self._world)
-        writer: TraceWriter | MemoryWriter
-        if self.path is None:
+        writer: Writer
+        if self._make_writer is not None:
+            writer = self._make_writer(manifest)
+        elif self.path is None:
             writer = MemoryWriter(manifest)
         else:
             writer = TraceWriter(
@@ -1083,7 +1114,7 @@ class Capture:
                 overwrite=self.plan.overwrite,
             )
         self._manifest, self._writer = manifest, writer
-        self._recorder = Recorder(self.adapter, self.model, self.plan, writer)
+        self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose)
         observing = self.adapter.observe(self.model, self._recorder, self.plan.level)
         try:
             observing.__enter__()
@@ -1119,7 +1150,13 @@ class Capture:
 
 
 def capture(
-    model: Any, path: str | os.PathLike[str] | None = None, *, rank: int | None = None, **options: Any
+    model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    rank: int | None = None,
+    choose: Chooser | None = None,
+    writer: Callable[[Manifest], Writer] | None = None,
+    **options: Any,
 ) -> Capture:
     """Watch everything that `model` does inside a ``with`` block, and keep it as a trace.
 
@@ -1134,6 +1171,10 @@ def capture(
         print(run.trace.records[0])
 
     In a distributed run each process writes to ``path/rank<N>`` when `rank` is given.
+
+    `choose(call_id, kind, type, path, builtin)` is asked at the beginning of every call that the plan wants; what it
+    refuses is not recorded and costs next to nothing. `writer(manifest)` makes what records and tensors are handed to
+    while the run goes on (`Writer`: a `TraceWriter`, or one of your own around it); then `path` says nothing.
     """
     plan = Plan.parse(**options)
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
@@ -1142,7 +1183,7 @@ def capture(
         raise OptionError(f"path={path!r} is not a path", hint='write capture(model, "runs/mine"), or leave it out')
     if path is not None and rank is not None:
         path = Path(path) / f"rank{rank}"
-    return Capture(model, path, plan, rank=rank or 0)
+    return Capture(model, path, plan, rank=rank or 0, choose=choose, writer=writer)
 
 
 __all__: Sequence[str] = ("Capture", "Plan", "Recorder", "TwinscopeWarning", "capture")

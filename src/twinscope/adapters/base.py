@@ -80,6 +80,8 @@ class Adapter:
     packages: tuple[str, ...] = ()
     #: file-path fragments of the framework's own code (as in ``/site-packages/torch/``), to find the user's line
     internal_paths: tuple[str, ...] = ()
+    #: and of the code of its layers, with which one of them begins
+    layer_paths: tuple[str, ...] = ()
     #: fragments of code whose calls are not part of the network (optimizers, data loaders)
     ignored_paths: tuple[str, ...] = ()
 

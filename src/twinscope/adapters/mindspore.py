@@ -273,6 +273,7 @@ class MindSporeAdapter(Adapter):
     name = "mindspore"
     packages = ("mindspore",)
     internal_paths = (_ROOT,)
+    layer_paths = tuple(os.path.join(_ROOT, *parts) for parts in (("nn", ""), ("mint", "nn", "layer", "")))
     ignored_paths = tuple(
         os.path.join(_ROOT, *parts) + os.sep
         for parts in (("nn", "optim"), ("mint", "optim"), ("experimental", "optim"), ("dataset",))

@@ -263,6 +263,7 @@ class PaddleAdapter(Adapter):
     name = "paddle"
     packages = ("paddle",)
     internal_paths = (_ROOT,)
+    layer_paths = tuple(os.path.join(_ROOT, *parts) for parts in (("nn", "layer", ""), ("incubate", "nn", "layer", "")))
     ignored_paths = (os.path.join(_ROOT, "optimizer") + os.sep, os.path.join(_ROOT, "io") + os.sep)
 
     # -- what things are -------------------------------------------------------------------------------------------
@@ -942,8 +943,8 @@ def _dropping_functions() -> Iterator[Any]:
 
 
 def _parameters(function: types.FunctionType) -> tuple[str, ...]:
-    wrapped = inspect.unwrap(function)
-    return wrapped.__code__.co_varnames[: wrapped.__code__.co_argcount + wrapped.__code__.co_kwonlyargcount]
+    code: types.CodeType = inspect.unwrap(function).__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _keep_all(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -143,6 +143,7 @@ class TorchAdapter(Adapter):
     name = "torch"
     packages = ("torch",)
     internal_paths = (_ROOT,)
+    layer_paths = (os.path.join(_ROOT, "nn", "modules") + os.sep,)
     ignored_paths = (os.path.join(_ROOT, "optim") + os.sep, os.path.join(_ROOT, "utils", "data") + os.sep)
 
     def __init__(self) -> None:
