@@ -389,9 +389,7 @@ class Recorder:
     #: records are written, and statistics read back, in batches of this many
     BATCH = 512
 
-    def __init__(
-        self, adapter: Adapter, model: Any, plan: Plan, writer: Writer, choose: Chooser | None = None
-    ) -> None:
+    def __init__(self, adapter: Adapter, model: Any, plan: Plan, writer: Writer, choose: Chooser | None = None) -> None:
         self.adapter = adapter
         self.plan = plan
         self._choose = choose

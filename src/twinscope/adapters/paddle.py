@@ -929,7 +929,7 @@ def _tell_change(name: str, original: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 #: Names of arguments that say how much is dropped.
-_DROPPING = frozenset({"p", "dropout", "dropout_p", "dropout_rate", "attn_dropout_rate", "dropout1_rate", "dropout2_rate"})
+_DROPPING = frozenset("p dropout dropout_p dropout_rate attn_dropout_rate dropout1_rate dropout2_rate".split())
 
 
 def _dropping_functions() -> Iterator[Any]:
@@ -937,9 +937,9 @@ def _dropping_functions() -> Iterator[Any]:
     spaces = (_FUNCTIONAL, f"{_FUNCTIONAL}.flash_attention", "paddle.incubate.nn.functional")
     for space in spaces:
         for name, value in list(vars(sys.modules[space]).items()) if space in sys.modules else ():
-            if isinstance(value, types.FunctionType) and ("dropout" in name or "attention" in name or "feedforward" in name):
-                if not name.startswith("_") and _DROPPING & set(_parameters(value)):
-                    yield value
+            named = not name.startswith("_") and any(word in name for word in ("dropout", "attention", "feedforward"))
+            if named and isinstance(value, types.FunctionType) and _DROPPING & set(_parameters(value)):
+                yield value
 
 
 def _parameters(function: types.FunctionType) -> tuple[str, ...]:
