@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .running import InputPair as InputPair
     from .running import Inputs as Inputs
     from .running import no_dropout as no_dropout
+    from .running import seed as seed
     from .store import MemoryWriter as MemoryWriter
     from .store import Trace as Trace
     from .store import TraceWriter as TraceWriter
@@ -75,7 +76,7 @@ _PLACES = {
     "metrics": ("array_stats", "compare_arrays"),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
-    "running": ("InputPair", "Inputs", "no_dropout"),
+    "running": ("InputPair", "Inputs", "no_dropout", "seed"),
     "store": ("MemoryWriter", "Trace", "TraceWriter", "Writer"),
     "watching": ("Watched", "arrays_in", "snapshot"),
     "tensors": ("as_array", "is_tensor", "outputs_of", "watch_gradient"),

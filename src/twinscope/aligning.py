@@ -9,18 +9,19 @@ from typing import Any
 
 from .adapters._registry import adapter_for
 from .capturing import Plan
-from .comparing import comparison_of
+from .comparing import Comparison, comparison_of
 from .confirming import confirmed, run_in_float64, wants_confirmation
 from .errors import OptionError
 from .explain.causes import explain
 from .explain.linting import lint
-from .graft import graft
+from .graft import Grafts, graft
 from .hints import Hints
 from .judge import RoundoffJudge
 from .records import Phase
 from .result import Result
 from .running import InputPair, watch_once
 from .store import Trace
+from .training import Side, parse_optimizers, train
 from .weights.copy import as_map, copy_weights
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "mapping", "phases", "fold", "whole", "ignore", "judge"})
@@ -35,6 +36,8 @@ def align(
     loss: Callable[[Any], Any] | tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None] | None = None,
     backward: bool = True,
     skip: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
+    optimizer: tuple[Any, Any] | None = None,
+    steps: int = 1,
     seed: int = 0,
     level: str = "op",
     keep: str | int = "tensors",
@@ -59,6 +62,11 @@ def align(
     `confirm`: run both networks in float64, too, where noise collapses and a bug stays (`Result.confirmation`); None
     does so where a call judged alone lies between noise and bug.
 
+    With ``optimizer=(for_reference, for_candidate)`` both make `steps` training steps: forward, loss, backward, update,
+    each compared in its own right, and the models and optimizers stay where that brings them. An optimizer is one of
+    the side's framework, or a function that makes the update: without arguments, or taking the gradients, as MindSpore
+    needs it. To go on with the next batch, call again with ``weights=False``. See docs/training.md.
+
     ::
 
         result = twinscope.align(torch_model, paddle_model, np.random.randn(2, 3, 224, 224).astype("float32"))
@@ -80,6 +88,7 @@ def align(
             f"loss has {len(losses)} parts", hint="hand in one function, or (for reference, for candidate)"
         )
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
+    updates = parse_optimizers(optimizer, reference, candidate, steps, backward)
     notes: list[str] = []
     mapping = comparing.pop("mapping", None)
     carried = None
@@ -88,6 +97,30 @@ def align(
         carried = report.mapping
         notes += report.notes
     comparing["mapping"] = _module_hints(mapping, reference, candidate)
+
+    def judging(comparison: Comparison, traces: tuple[Trace, Trace], own_seed: int) -> Grafts:
+        told = cache(lambda: lint(reference, candidate))
+        return graft(
+            reference,
+            candidate,
+            given,
+            traces,
+            comparison.matching,
+            comparison.layers,
+            backward=backward,
+            seed=own_seed,
+            explain=lambda suspect: explain(suspect, told()),
+        )
+
+    if updates is not None:
+        trained = (
+            Side("reference", first, reference, given.reference, losses[0], *updates[0]),
+            Side("candidate", second, candidate, given.candidate, losses[1], *updates[1]),
+        )
+        known = carried if carried is not None else as_map(mapping)
+        hints = None if known is not None else mapping
+        result = train(trained, plan, steps, seed, known, hints, {**comparing, "progress": progress}, judging)
+        return replace(result, notes=(*result.notes, *notes), weights=carried)
     sides = (
         (first, reference, given.reference, losses[0]),
         (second, candidate, given.candidate, losses[1]),
@@ -98,19 +131,8 @@ def align(
             _refuse_no_gradient(trace, side)
     comparison = comparison_of(traces[0], traces[1], progress=progress, **comparing)
     grafts = None
-    told = cache(lambda: lint(reference, candidate))
     if isinstance(comparison.judge, RoundoffJudge):  # who asks for a tolerance gets exactly that
-        grafts = graft(
-            reference,
-            candidate,
-            given,
-            (traces[0], traces[1]),
-            comparison.matching,
-            comparison.layers,
-            backward=backward,
-            seed=seed,
-            explain=lambda suspect: explain(suspect, told()),
-        )
+        grafts = judging(comparison, (traces[0], traces[1]), seed)
     result = comparison.result(grafts)
     if confirm or (confirm is None and wants_confirmation(result, grafts)):
         runs = tuple(

@@ -34,6 +34,10 @@ from .store import MemoryWriter, Trace, TraceWriter, Writer
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
+#: How many records a step may have where each is captured on its own: their numbers begin at the step's, shifted.
+STEP_BITS = 26
+
+
 class TwinscopeWarning(UserWarning):
     """Something about the watching, never about the model."""
 
@@ -67,7 +71,7 @@ class Plan:
     ops: tuple[str, ...] = ()
     #: op names not to watch; wins over `ops`
     exclude_ops: tuple[str, ...] = ()
-    #: phases to record, all when empty: weight, buffer, forward, backward, gradient
+    #: phases to record, all when empty: weight, buffer, forward, loss, backward, gradient
     phases: tuple[Phase, ...] = ()
     #: which steps to record: a range or a sequence of step numbers, all when None
     steps: range | tuple[int, ...] | None = None
@@ -437,6 +441,11 @@ class Recorder:
         self._budget: float = float("inf") if plan.keep == "tensors" else 0 if plan.keep == "stats" else int(plan.keep)
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
+
+    def begin_at(self, step: int) -> None:
+        """Number what is recorded as of this step, so that it can stand beside records of the steps before."""
+        self.step = step
+        self._next_call = self._next_value = self._next_index = step << STEP_BITS
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -924,6 +933,16 @@ class Recorder:
         if len(self._pending) >= self.BATCH:
             self.write_pending()
 
+    def note_loss(self, tensor: Any) -> None:
+        """Record what the loss function returned, before the step ends."""
+        if not self._active or self.error is not None or not self.plan.wants_phase(Phase.LOSS):
+            return
+        try:
+            state = _Call(Kind.STATE, OUTSIDE, "loss", -1, None, self.step)
+            self._emit(state, Phase.LOSS, [("loss", self._value(tensor))])
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
+            self._give_up(error)
+
     def write_pending(self) -> None:
         """Read back what was measured, and hand the records over."""
         with self._lock:
@@ -1048,10 +1067,12 @@ class Capture:
         adapter: Adapter | None = None,
         choose: Chooser | None = None,
         writer: Callable[[Manifest], Writer] | None = None,
+        first_step: int = 0,
     ) -> None:
         self.adapter = adapter or adapter_for(model)
         self._choose, self._make_writer = choose, writer
         self.model = model
+        self._first_step = first_step
         self.plan = plan
         self.path = Path(path) if path is not None else None
         self._rank, self._world = rank, world
@@ -1080,6 +1101,15 @@ class Capture:
         recorder = self._running()
         recorder._explicit_steps = True
         recorder.end_step()
+
+    def loss(self, value: Any) -> None:
+        """Record the value of the loss, so that it is compared in its own right: ``run.loss(loss)`` before `step`."""
+        recorder = self._running()
+        if not self.adapter.is_tensor(value):
+            raise OptionError(
+                f"a loss of type {type(value).__name__} cannot be recorded", hint="hand in the tensor, not its value"
+            )
+        recorder.note_loss(value)
 
     def pause(self) -> None:
         """Stop recording until `resume`."""
@@ -1113,6 +1143,7 @@ class Capture:
             )
         self._manifest, self._writer = manifest, writer
         self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose)
+        self._recorder.begin_at(self._first_step)
         observing = self.adapter.observe(self.model, self._recorder, self.plan.level)
         try:
             observing.__enter__()

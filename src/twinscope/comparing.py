@@ -246,7 +246,7 @@ class Comparison:
         if left is None or fitted is None or diff.metrics is None:
             return False
         context = replace(self._context(pair, diff.reference, diff.candidate), handed_on=0.0)
-        numbers = _numbers(diff.metrics, left, self.judge)
+        numbers = numbers_of(diff.metrics, left, self.judge)
         bound = self.judge.limit(numbers, context) * max(numbers.rms_reference, context.floor)
         return _count_beyond(left, fitted[0], bound) <= _REACHED * np.count_nonzero(left)
 
@@ -273,7 +273,7 @@ class Comparison:
         atol = judge.atol if isinstance(judge, ToleranceJudge) else 0.0
         rtol = judge.rtol if isinstance(judge, ToleranceJudge) else 0.0
         metrics = compare_arrays(left, right, atol=atol, rtol=rtol, equal_nan=True)
-        numbers = _numbers(metrics, left, judge)
+        numbers = numbers_of(metrics, left, judge)
         verdict = judge.verdict(numbers, context)
         notes = [note] if note else []
         fresh = verdict is Verdict.UNDECIDED and self._may_flip(pair, a) and self._given_back_right(pair)
@@ -311,7 +311,7 @@ class Comparison:
             fitted = arranged(left, right) if a.side == "out" and left is not None and right is not None else None
             if left is None or fitted is None:
                 continue
-            numbers = _numbers(compare_arrays(left, fitted[0], equal_nan=True), left, self.judge)
+            numbers = numbers_of(compare_arrays(left, fitted[0], equal_nan=True), left, self.judge)
             context = replace(self._context(pair, a, b), handed_on=0.0)
             if self.judge.verdict(numbers, context) not in (Verdict.EXACT, Verdict.NOISE):
                 return False
@@ -340,6 +340,8 @@ class Comparison:
             working = a.meta.dtype
         elif record.phase is Phase.GRADIENT:
             depth, working = 2 * flow.total + 1, a.meta.dtype
+        elif record.phase is Phase.LOSS:
+            depth, working = flow.depth.get(a.value, flow.total + 1), flow.working.get(a.value, a.meta.dtype)
         else:
             depth, working = 0, ""
         backward = record.phase in (Phase.BACKWARD, Phase.GRADIENT)
@@ -381,7 +383,7 @@ class Comparison:
         """
         if record.phase is Phase.GRADIENT:
             return self._floor_of_gradient(record, slot)
-        return self.flow.floor.get(slot.value, 0.0) if record.phase is Phase.FORWARD else 0.0
+        return self.flow.floor.get(slot.value, 0.0) if record.phase in (Phase.FORWARD, Phase.LOSS) else 0.0
 
     def _floor_of_gradient(self, record: Record, slot: Slot) -> float:
         """A parameter's gradient is a sum over all rows that met it, of what came in times what came back."""
@@ -416,6 +418,8 @@ class Comparison:
         known = {f.pair.reference.call_id for f in forward if f.pair is not None}
         random = any(f.verdict is Verdict.UNDECIDED for f in forward)
         findings = [*weights, *forward, *([] if random else self._backward_findings(early, known))]
+        if not random and not any(f.verdict is Verdict.BUG for f in forward):
+            findings += self._loss_findings(early)
         findings += self._gradient_findings(early, bool(findings) or random)
         findings += self._lost_gradients()
         if not any(f.verdict is Verdict.BUG for f in findings):
@@ -911,6 +915,11 @@ class Comparison:
             sources.append(result)
         return [self.finding(r) for r in self._innermost(sources)]
 
+    def _loss_findings(self, results: list[PairResult]) -> list[Finding]:
+        """A loss that differs although all that the networks returned agrees: the loss functions do."""
+        bad = [r for r in results if r.reference.phase is Phase.LOSS and r.verdict is Verdict.BUG]
+        return [self.finding(r, "the loss differs although the outputs agree: the two loss functions do") for r in bad]
+
     def _gradient_findings(self, results: list[PairResult], known: bool) -> list[Finding]:
         bad = [r for r in results if r.reference.phase is Phase.GRADIENT and r.verdict is Verdict.BUG]
         if not bad:
@@ -1223,7 +1232,8 @@ def _neutral(params: Mapping[tuple[str, str], ParamInfo], record: Record, slot: 
     return array if param is None else to_neutral(param, array)
 
 
-def _numbers(m: Metrics, left: Array, judge: Judge) -> Numbers:
+def numbers_of(m: Metrics, left: Array, judge: Judge) -> Numbers:
+    """What a judge is told of two tensors that were measured; `left` is the reference's."""
     mean = isinstance(judge, ToleranceJudge) and judge.mode is Mode.MEAN
     return Numbers(
         identical=m.identical,

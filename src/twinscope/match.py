@@ -172,6 +172,7 @@ def _assemble(a: Side, b: Side, modules: ModuleMatcher, calls: CallMatcher) -> M
     place = {m.path: m.index for m in a.modules}
     made.sort(key=lambda m: place[m.reference])
     pairs += _states(a, b, made, calls.steps)
+    pairs += _losses(a, b, calls.steps)
     pairs.sort(key=lambda p: (p.reference.index, p.candidate.index))
     used_a = {id(p.reference) for p in pairs}
     used_b = {id(p.candidate) for p in pairs}
@@ -184,6 +185,16 @@ def _assemble(a: Side, b: Side, modules: ModuleMatcher, calls: CallMatcher) -> M
         unmatched_modules_reference=tuple(m.info for m in a.modules if m.path not in paired[0]),
         unmatched_modules_candidate=tuple(m.info for m in b.modules if m.path not in paired[1]),
     )
+
+
+def _losses(a: Side, b: Side, steps: Mapping[int, int]) -> list[Pair]:
+    others = {(r.step, r.nth): r for r in b.losses}
+    found = [(r, others.get((steps.get(r.step, -1), r.nth))) for r in a.losses]
+    return [
+        Pair(r, other, "loss", 1.0, tuple(zip(r.slots, other.slots, strict=False)))
+        for r, other in found
+        if other is not None
+    ]
 
 
 def _states(a: Side, b: Side, modules: Iterable[ModulePair], steps: Mapping[int, int]) -> list[Pair]:

@@ -71,8 +71,9 @@ class Phase(Choice):
     BUFFER = "buffer"  # buffers, as they were when the step began
     FORWARD = "forward"
     BACKWARD = "backward"
+    LOSS = "loss"  # what the loss function made of the outputs, in a training step
     GRADIENT = "gradient"  # gradients of parameters
-    STEP = "step"  # the update made by an optimizer
+    STEP = "step"  # the update made by an optimizer: parameters as they are after it
 
 
 class Verdict(Choice):

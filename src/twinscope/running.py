@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from .adapters._registry import adapter_for
+from .adapters._registry import adapter_for, by_name, table
 from .adapters.base import Adapter
 from .capturing import Capture, Plan
+from .errors import OptionError
 from .store import Trace
 
 
@@ -24,6 +27,27 @@ class Inputs:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
         self.kwargs = kwargs
+
+
+def seed(number: int) -> None:
+    """Seed everything random: Python, numpy, and every framework that is loaded.
+
+    >>> seed(0)
+    >>> first = np.random.rand()
+    >>> seed(0)
+    >>> np.random.rand() == first
+    True
+
+    A framework that is imported later is not seeded. Two frameworks draw other numbers from one seed: for weights that
+    agree, copy them.
+    """
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 32:
+        raise OptionError(f"seed({number!r}): not a whole number from 0 to 2**32 - 1", hint="write seed(0)")
+    for package in table():
+        if package in sys.modules:
+            by_name(package).seed(number)
+    random.seed(number)
+    np.random.seed(number)
 
 
 class InputPair:
@@ -64,14 +88,20 @@ def watch_once(
     plan: Plan,
     seed: int,
     path: str | None = None,
+    step: int | None = None,
 ) -> Trace:
-    """Run `model` once under capture and put back everything that running it changed."""
+    """Run `model` once under capture and put back everything that running it changed.
+
+    With `step` it is a step of a training: of that number, and with its loss recorded.
+    """
     args, kwargs = as_arguments(adapter, inputs)
     with unchanged(adapter, model):
         adapter.seed(seed)
-        run = Capture(model, path, plan, adapter=adapter)
+        run = Capture(model, path, plan, adapter=adapter, first_step=step or 0)
         with run:
-            adapter.run(model, args, kwargs, loss, plan.backward)
+            _, value = adapter.run(model, args, kwargs, loss, plan.backward)
+            if step is not None and adapter.is_tensor(value):
+                run.loss(value)
     if run.error is not None:
         raise run.error
     return run.trace
@@ -113,9 +143,10 @@ def unchanged(adapter: Adapter, model: Any) -> Iterator[None]:
     finally:
         adapter.restore(state)
         for tensor, before in kept:
-            if not _same_bytes(adapter.to_numpy(tensor), before):
+            if not same_bytes(adapter.to_numpy(tensor), before):
                 adapter.assign(tensor, before)
 
 
-def _same_bytes(a: Any, b: Any) -> bool:
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether two arrays are equal to the last bit, NaNs and signs of zero included."""
     return a.shape == b.shape and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()

@@ -56,6 +56,7 @@ NAMES = [
     "read_checkpoint",
     "register_transform",
     "save_checkpoint",
+    "seed",
     "snapshot",
     "watch_gradient",
     "weight_rule",

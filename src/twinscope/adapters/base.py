@@ -72,6 +72,15 @@ class PulledBack(NamedTuple):
     parameters: dict[str, Any | None]
 
 
+class Learned(NamedTuple):
+    """What `Adapter.learn` gives: tensors of the framework."""
+
+    output: Any
+    loss: Any
+    #: the trainable parameters and their gradients, None for one that got none; in the framework's own order
+    gradients: tuple[tuple[Any, Any | None], ...]
+
+
 class Adapter:
     """All that is known of one framework."""
 
@@ -258,6 +267,30 @@ class Adapter:
         """
         loss.backward()
         return {}
+
+    def learn(
+        self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Callable[[Any], Any] | None
+    ) -> Learned:
+        """The first half of a training step, for real: forward, loss, backward. Gradients stored before are dropped,
+        and those of this pass stay where the framework's optimizers look for them."""
+        raise NotImplementedError
+
+    # -- optimizers ------------------------------------------------------------------------------------------------
+
+    def is_optimizer(self, obj: object) -> bool:
+        """Whether `obj` is an optimizer of this framework."""
+        return False
+
+    def optimized(self, optimizer: Any) -> list[Any]:
+        """The parameters that an optimizer updates, in its own order."""
+        raise NotImplementedError
+
+    def update(self, optimizer: Any, learned: Learned) -> None:
+        """The second half of a training step: what the user would write to apply these gradients."""
+        raise NotImplementedError
+
+    def clear_gradients(self, parameters: Sequence[Any]) -> None:
+        """Drop the gradients stored on these parameters; nothing where the framework stores none."""
 
     def evaluating(self, model: Any) -> AbstractContextManager[None]:
         """While the context is open, every module of `model` is in evaluation mode; then each is as it was."""

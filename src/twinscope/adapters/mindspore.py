@@ -33,9 +33,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import FrameworkError, NoFloat64, WeightError
+from ..errors import FrameworkError, NoFloat64, OptionError, WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
-from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
+from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
 
 try:
     import mindspore as ms
@@ -381,7 +381,13 @@ class MindSporeAdapter(Adapter):
                 f"cannot assign an array of shape {tuple(array.shape)} to {name} of shape {tuple(tensor.shape)}",
                 hint="transform the array first (transpose, reshape), or map it to another parameter",
             )
-        tensor.assign_value(self.from_numpy(array, like=tensor))
+        value = self.from_numpy(array, like=tensor)
+        if isinstance(tensor, Parameter) and not tensor.has_init:
+            # a compiled optimizer goes on with the memory that it knows: any other would never be updated
+            with _quiet():
+                ops.assign(tensor, value)
+        else:
+            tensor.assign_value(value)
         _CHANGES.bump(tensor)
 
     def observe(self, model: Any, sink: Sink, level: Level) -> Any:
@@ -456,6 +462,13 @@ class MindSporeAdapter(Adapter):
         if not backward:
             output = model(*args, **kwargs)
             return output, loss(output) if loss is not None else None
+        output, value, _ = self.learn(model, args, kwargs, loss)
+        return output, value
+
+    def learn(
+        self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Callable[[Any], Any] | None
+    ) -> Learned:
+        _require_pynative()
         results: list[Any] = []
 
         # The output does not pass through value_and_grad, which knows nothing of dataclasses and None.
@@ -467,9 +480,10 @@ class MindSporeAdapter(Adapter):
 
         weights = [p for p in model.get_parameters() if p.requires_grad]
         inputs = [t for _, t in self.leaves((tuple(args), dict(kwargs))) if t.dtype in _FLOATS]
+        found: Sequence[Any] = ()
         try:
             if weights:
-                ms.value_and_grad(forward, None, weights)()
+                _, found = ms.value_and_grad(forward, None, weights)()
             elif inputs:
                 ms.value_and_grad(forward, tuple(range(len(inputs))))(*inputs)
             else:
@@ -478,7 +492,23 @@ class MindSporeAdapter(Adapter):
             # MindSpore stays in the middle of building the graph: the second time, even x[0] fails in whatever follows
             _pynative_executor.clear_res()
             raise
-        return results[0], results[1]
+        return Learned(results[0], results[1], tuple(zip(weights, found, strict=True)))
+
+    def is_optimizer(self, obj: object) -> bool:
+        return isinstance(obj, nn.Cell) and _is_optimizer(type(obj))
+
+    def optimized(self, optimizer: Any) -> list[Any]:
+        return list(optimizer.parameters)
+
+    def update(self, optimizer: Any, learned: Learned) -> None:
+        gradients = {id(p): g for p, g in learned.gradients}
+        missing = [p.name for p in optimizer.parameters if id(p) not in gradients]
+        if missing:
+            raise OptionError(
+                f"the optimizer updates {', '.join(missing[:3])}, for which the model has no gradient",
+                hint="make the optimizer with model.trainable_params() of the very model that is handed in",
+            )
+        optimizer(tuple(gradients[id(p)] for p in optimizer.parameters))
 
     def open_tape(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What value_and_grad does before it calls its function; what it does after it is done by `backward`."""

@@ -41,7 +41,7 @@ from paddle.base import core
 from ..errors import WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
 from .altering import paddle as altering
-from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
+from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(paddle.__file__)) + os.sep
 
@@ -482,6 +482,40 @@ class PaddleAdapter(Adapter):
                         tensor.grad.copy_(gradient, True)
             for tensor in inputs:
                 tensor.stop_gradient = True
+
+    def learn(
+        self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Callable[[Any], Any] | None
+    ) -> Learned:
+        inputs = self._inputs_to_protect(model, (args, kwargs))
+        weights = model.parameters()
+        self.clear_gradients([*weights, *inputs])
+        try:
+            for tensor in inputs:
+                tensor.stop_gradient = False
+            output = model(*args, **kwargs)
+            value = (loss or self.default_loss)(output)
+            if isinstance(value, _Tensor) and not value.stop_gradient:
+                value.backward()
+        finally:
+            self.clear_gradients(inputs)
+            for tensor in inputs:
+                tensor.stop_gradient = True
+        return Learned(output, value, tuple((p, p.grad) for p in weights if not p.stop_gradient))
+
+    def is_optimizer(self, obj: object) -> bool:
+        return isinstance(obj, paddle.optimizer.Optimizer)
+
+    def optimized(self, optimizer: Any) -> list[Any]:
+        held = optimizer._parameter_list or []
+        return [p for g in held for p in g["params"]] if held and isinstance(held[0], dict) else list(held)
+
+    def update(self, optimizer: Any, learned: Learned) -> None:
+        optimizer.step()
+
+    def clear_gradients(self, parameters: Sequence[Any]) -> None:
+        with _unseen():
+            for p in parameters:
+                p.clear_gradient(False)  # not set to zero: gone
 
     def pull_back(
         self,

@@ -29,7 +29,7 @@ from ..errors import FrameworkError
 from ..metrics import array_stats
 from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
 from .altering import torch as altering
-from .base import Adapter, Array, PulledBack, Sink, plain_attributes, rebuilt
+from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
 
 _ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -384,6 +384,30 @@ class TorchAdapter(Adapter):
         finally:
             for p, grad in kept:
                 p.grad = grad
+
+    def learn(
+        self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Callable[[Any], Any] | None
+    ) -> Learned:
+        weights = list(model.parameters())
+        self.clear_gradients(weights)
+        output = model(*args, **kwargs)
+        value = (loss or self.default_loss)(output)
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            value.backward()
+        return Learned(output, value, tuple((p, p.grad) for p in weights if p.requires_grad))
+
+    def is_optimizer(self, obj: object) -> bool:
+        return isinstance(obj, torch.optim.Optimizer)
+
+    def optimized(self, optimizer: Any) -> list[Any]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def update(self, optimizer: Any, learned: Learned) -> None:
+        optimizer.step()
+
+    def clear_gradients(self, parameters: Sequence[Any]) -> None:
+        for p in parameters:
+            p.grad = None
 
     def pull_back(
         self,

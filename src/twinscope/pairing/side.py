@@ -78,6 +78,7 @@ class Side:
         self.calls: dict[int, Call] = {}
         self.top: dict[int, list[Call]] = defaultdict(list)  # by step
         self.states: list[Record] = []
+        self.losses: list[Record] = []
         self.steps = sorted({r.step for r in trace.records})
         self.records = trace.records
         self.users: dict[int, list[tuple[int, Call]]] = {}  # by value: (its place among the inputs, who uses it)
@@ -89,7 +90,7 @@ class Side:
         known = {path for m in trace.manifest.modules for path in (m.path, *m.aliases)}
         infos = list(trace.manifest.modules)
         for r in trace.records:  # a trace made by other means may not list its modules
-            if r.kind is not Kind.OP and r.path not in known:
+            if r.kind is not Kind.OP and r.phase is not Phase.LOSS and r.path not in known:
                 known.add(r.path)
                 infos.append(ModuleInfo(r.path, r.type, None, r.builtin))
         for index, info in enumerate(infos):
@@ -113,7 +114,9 @@ class Side:
     def _read_records(self, records: Sequence[Record]) -> None:
         backward: dict[int, list[Record]] = defaultdict(list)
         for r in records:
-            if r.kind is Kind.STATE:
+            if r.phase is Phase.LOSS:
+                self.losses.append(r)
+            elif r.kind is Kind.STATE:
                 self.states.append(r)
             elif r.phase is Phase.BACKWARD:
                 backward[r.call_id].append(r)

@@ -280,6 +280,7 @@ _PASS = {
     Phase.BUFFER: "the buffers, before the step",
     Phase.FORWARD: "the forward pass",
     Phase.BACKWARD: "the backward pass",
+    Phase.LOSS: "the loss",
     Phase.GRADIENT: "the gradients of parameters",
     Phase.STEP: "the optimizer's update",
 }
@@ -397,6 +398,7 @@ _PLACE_WORD = {
     Phase.WEIGHT: "weights",
     Phase.BUFFER: "buffers",
     Phase.BACKWARD: "backward",
+    Phase.LOSS: "the loss",
     Phase.GRADIENT: "gradients",
     Phase.STEP: "update",
     Phase.FORWARD: "forward",

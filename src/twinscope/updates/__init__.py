@@ -1,0 +1,1 @@
+"""What optimizers do: the update of one parameter, as values; judged alone, and explained."""
