@@ -1,0 +1,294 @@
+"""PaDiff 0.3: `auto_diff`, `assign_weight` and what belongs to them, for every pair of frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from twinscope import (
+    InputPair,
+    Inputs,
+    Result,
+    TwinscopeError,
+    WeightMap,
+    align,
+    arrays_in,
+    compare_arrays,
+    copy_weights,
+    map_weights,
+    modules_of,
+    snapshot,
+)
+
+from ..answer import Answer
+from ..console import say
+from . import special
+from .checking import tolerance_of
+from .failing import LOG, say_failed
+from .mismatch import mismatch
+from .problems import ArgumentError, one_of, only_known, truth
+from .proxy import ProxyModel, create_model
+
+_PHASES = ("both", "forward", "backward")
+_DEFAULTS: Mapping[str, Any] = {
+    "atol": 0,
+    "rtol": 1e-7,
+    "auto_init": True,
+    "compare_mode": "mean",
+    "diff_phase": "both",
+    "single_step": False,
+}
+_TOLERANCE = {name: _DEFAULTS[name] for name in ("atol", "rtol", "compare_mode")}
+
+
+def auto_diff(
+    base_model: Any,
+    raw_model: Any,
+    inputs: Sequence[Mapping[str, Any]],
+    loss_fns: Sequence[Callable[[Any], Any]] | None = None,
+    optimizers: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> Answer[Result]:
+    """Whether `raw_model` computes what `base_model` does, within a tolerance; prints where it first does not.
+
+    Models are proxies or native ones. `inputs` is a pair of dicts, each model is called ``model(**its_inputs)``.
+    `loss_fns` and `optimizers` are pairs too; an optimizer is one of the framework's or a function that makes the
+    update and clears the gradients. Options: atol (0), rtol (1e-7), auto_init (True: the base's weights are copied
+    first), compare_mode ("mean", "strict"), diff_phase ("both", "forward", "backward": with single_step only),
+    single_step (False; True judges every call on the base's own inputs).
+
+    ::
+
+        auto_diff(module, layer, ({"x": torch.as_tensor(x)}, {"x": paddle.to_tensor(x)}), atol=1e-4)
+
+    The answer's `result` is what Twinscope found; ``result.judged()`` asks the same without any tolerance.
+    """
+    only_known(kwargs, _DEFAULTS, "auto_diff")
+    options = {**_DEFAULTS, **kwargs}
+    tolerance = tolerance_of(options)
+    one_of(options["diff_phase"], _PHASES, "diff_phase")
+    single_step = truth(options["single_step"], "single_step")
+    auto_init = truth(options["auto_init"], "auto_init")
+    base = create_model(base_model, None if isinstance(base_model, ProxyModel) else _name(base_model, "base"))
+    raw = create_model(raw_model, None if isinstance(raw_model, ProxyModel) else _name(raw_model, "raw"))
+    given = _inputs(inputs)
+    losses = _pair_of(loss_fns, "loss_fns", "a function of the model's output")
+    updates = _pair_of(optimizers, "optimizers", "an optimizer, or a function that makes the update")
+    phase = options["diff_phase"]
+    if phase == "backward" and not single_step:
+        say("  Not in single_step mode, diff_phase `backward` is not supported, set to `both` instead.", LOG)
+        options["diff_phase"] = phase = "both"
+    if phase == "forward" and updates is not None:
+        say("  Diff_phase is `forward`, optimizer will not be used.", LOG)
+        updates = None
+    _say_options(options, losses is not None, updates is not None)
+    if auto_init:
+        assigned = _assign(base, raw, given)
+        if not assigned:
+            say("FAILED !!!", LOG)
+            return assigned
+    more: dict[str, Any] = {}
+    if updates is not None:
+        more["optimizer"] = updates
+    if single_step:
+        more["single"] = True
+        if phase == "backward":
+            more["phases"] = ("backward", "gradient")
+    result = align(
+        base.model,
+        raw.model,
+        given,
+        weights=False,
+        loss=losses,
+        backward=phase != "forward",
+        whole=_mapped(base, raw) or None,
+        ignore={"reference": base.choice.left_out(), "candidate": raw.choice.left_out()},
+        stacks=True,
+        hold=True,
+        **tolerance,
+        **more,
+    )
+    if result:
+        say("SUCCESS !!!", LOG)
+    else:
+        say_failed(result, (base.name, raw.name), tolerance)
+        say("FAILED !!!", LOG)
+    return Answer(bool(result), lambda: result)
+
+
+def assign_weight(base_model: Any, raw_model: Any) -> Answer[Any]:
+    """Give `raw_model` the weights and buffers of `base_model`; False, and why is printed, where that cannot be.
+
+    Layers of the layer maps that `add_special_init` knows are carried by its functions; everything else by what the
+    layers are, whatever they are called and in whatever order they were made.
+
+    ::
+
+        if assign_weight(module, layer):
+            ...
+    """
+    return _assign(create_model(base_model), create_model(raw_model), None)
+
+
+def add_special_init(
+    base_framework: str, base_model_name: str, raw_framework: str, raw_model_name: str, func: Callable[[Any, Any], Any]
+) -> None:
+    """Carry the weights of one class to another by ``func(base_layer, raw_layer)``, where the layer maps pair them.
+
+    ::
+
+        add_special_init("torch", "BatchNorm2d", "paddle", "BatchNorm2D", init_batch_norm)
+    """
+    for framework, name in ((base_framework, base_model_name), (raw_framework, raw_model_name)):
+        if not isinstance(framework, str) or not isinstance(name, str):
+            raise ArgumentError(
+                f"{framework!r}, {name!r} are not the names of a framework and of a class",
+                hint='write add_special_init("torch", "LSTM", "paddle", "LSTM", func)',
+            )
+    special.add(f"{base_framework}::{base_model_name}", f"{raw_framework}::{raw_model_name}", func)
+
+
+def check_dataloader(first_loader: Iterable[Any], second_loader: Iterable[Any], **kwargs: Any) -> Answer[Any]:
+    """Whether two loaders give the same batches, of whatever framework; options are atol, rtol and compare_mode.
+
+    ::
+
+        check_dataloader(paddle_loader, torch_loader, atol=1e-6)
+
+    `result` lists what differs.
+    """
+    only_known(kwargs, _TOLERANCE, "check_dataloader")
+    tolerance = tolerance_of({**_TOLERANCE, **kwargs})
+    missing = object()
+    compared = 0
+    for i, (first, second) in enumerate(zip_longest(first_loader, second_loader, fillvalue=missing)):
+        if first is missing or second is missing:
+            whose = "first" if first is missing else "second"
+            return _unequal([f"the {whose} loader has {i} batches, the other has more"])
+        arrays = (dict(arrays_in(first)), dict(arrays_in(second)))
+        if list(arrays[0]) != list(arrays[1]):
+            return _unequal([f"batch {i} has {list(arrays[0])} in the first loader, {list(arrays[1])} in the second"])
+        for name in arrays[0]:
+            left, right = arrays[0][name], arrays[1][name]
+            if not _agree(left, right, **tolerance):
+                where = f"batch {i}{f', {name}' if name else ''}: "
+                return _unequal([where + mismatch(left, right, **tolerance)])
+            compared += left.size
+    if not compared:
+        raise ArgumentError("the loaders gave nothing that can be compared", hint="were they used up already?")
+    return Answer(True, lambda: [])
+
+
+def _agree(left: Any, right: Any, atol: float, rtol: float, mode: str) -> bool:
+    if left.shape != right.shape:
+        return False
+    found = compare_arrays(left, right, atol=atol, rtol=rtol, equal_nan=True)
+    if mode == "strict" or found.nonfinite_mismatch:
+        return found.within == 1.0
+    scale = float(np.mean(np.abs(left.astype(np.complex128 if left.dtype.kind == "c" else np.float64))))
+    return found.mean_abs <= atol + rtol * scale or left.size == 0
+
+
+def _unequal(lines: list[str]) -> Answer[list[str]]:
+    say("check dataloader failed!!!", LOG)
+    for line in lines:
+        say(line)
+    return Answer(False, lambda: lines)
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _name(model: Any, place: str) -> str:
+    return f"{type(model).__name__}_{place}_model"
+
+
+def _inputs(inputs: Any) -> InputPair:
+    if not isinstance(inputs, (tuple, list)) or len(inputs) != 2 or not all(isinstance(i, Mapping) for i in inputs):
+        raise ArgumentError("inputs is not a pair of dicts", hint="write ({'x': for_base_model}, {'x': for_raw_model})")
+    return InputPair(Inputs(**inputs[0]), Inputs(**inputs[1]))
+
+
+def _pair_of(given: Any, what: str, each: str) -> tuple[Any, Any] | None:
+    if given is None:
+        return None
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError(f"{what} is not a pair", hint=f"write {what}=[for_base_model, for_raw_model]: {each}")
+    if what == "loss_fns" and not all(callable(one) for one in given):
+        raise ArgumentError(f"{what} has what cannot be called", hint=f"each is {each}")
+    return given[0], given[1]
+
+
+def _say_options(options: Mapping[str, Any], use_loss: bool, use_opt: bool) -> None:
+    say("Your options:", LOG)
+    say("{")
+    for name, value in {**options, "use_loss": use_loss, "use_opt": use_opt}.items():
+        say(f"  {name}: `{value}`")
+    say("}")
+
+
+# -- weights ---------------------------------------------------------------------------------------------------------
+
+
+def _mapped(base: ProxyModel, raw: ProxyModel) -> dict[str, str]:
+    first, second = base.choice.layer_map, raw.choice.layer_map
+    if len(first) != len(second):
+        raise ArgumentError(
+            f"the layer map of base_model has {len(first)} layers, that of raw_model {len(second)}",
+            hint="call set_layer_map on both with as many layers, in the order in which they correspond",
+        )
+    return dict(zip(first, second, strict=True))
+
+
+def _assign(base: ProxyModel, raw: ProxyModel, inputs: InputPair | None) -> Answer[Any]:
+    mapped = _mapped(base, raw)
+    modules = [{info.path: module for info, module in modules_of(m.model)} for m in (base, raw)]
+    carried: list[tuple[special.Init, str, str]] = []
+    for first, second in mapped.items():
+        names = (
+            f"{base.framework}::{type(modules[0][first]).__name__}",
+            f"{raw.framework}::{type(modules[1][second]).__name__}",
+        )
+        func = special.find(*names)
+        if func is not None:
+            carried.append((func, first, second))
+    own = {first for _, first, _ in carried}
+    hints = {a: b for a, b in mapped.items() if a not in own}
+    skip = {
+        "reference": [path or "**" for _, path, _ in carried],
+        "candidate": [path or "**" for _, _, path in carried],
+    }
+    report: Any = None
+    try:
+        if any(info.params for model in (base, raw) for info, _ in modules_of(model.model)):
+            mapping = map_weights(base.model, raw.model, inputs, hints=hints, skip=skip)
+            report = copy_weights(base.model, raw.model, mapping=_in_order(mapping))
+        for func, first, second in carried:
+            func(modules[0][first], modules[1][second])
+    except TwinscopeError as error:
+        return _not_assigned(error)
+    except Exception as error:  # noqa: BLE001 - a function of the user's: assign_weight says False, as documented
+        say(f"Special init `{base.fullname}` and `{raw.fullname}` failed.", LOG)
+        return _not_assigned(error)
+    say("Assign weight success !!!", LOG)
+    return Answer(True, lambda: report if report is not None else snapshot(raw.model))
+
+
+def _in_order(mapping: WeightMap) -> WeightMap:
+    """Of layers that nothing tells apart the order of definition decides, which the document asks to be the same."""
+    needed = [h for h in (*mapping.unmatched_reference, *mapping.unmatched_candidate) if h.needed]
+    if mapping.complete or needed or any(e.confidence == 0 for e in mapping.unsure):
+        return mapping
+    for entry in mapping.unsure:
+        say(f"    {' + '.join(entry.reference)} -> {' + '.join(entry.candidate)}: {entry.why}", LOG)
+    return replace(mapping, entries=tuple(e if e.sure else replace(e, confidence=1.0) for e in mapping.entries))
+
+
+def _not_assigned(error: Exception) -> Answer[Any]:
+    say("Assign weight Failed !!!", LOG)
+    say(f"{type(error).__name__}: {error}")
+    return Answer(False, lambda: error)
