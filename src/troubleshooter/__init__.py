@@ -3,4 +3,7 @@
 import troubleshooter as ts
 """
 
+from twinscope.compat.troubleshooter.saving import save as save
+from twinscope.compat.troubleshooter.saving import save_grad as save_grad
+
 from . import migrator as migrator
