@@ -4,11 +4,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test test-unit lint bench portbugs public-pairs clean help
+.PHONY: venv demo test test-all test-unit lint bench portbugs public-pairs clean help
 
 help:
 	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
-	@echo "make test    all tests"
+	@echo "make test    the tests; of large grids of cases one in a few"
+	@echo "make test-all   every case of every grid, too"
 	@echo "make lint    ruff, mypy strict"
 	@echo "make bench   the benchmarks: ratios, a table each"
 	@echo "make portbugs   planted mistakes of porting and who finds them; ARGS=--verbose, ARGS='--only *eps*', ARGS=--check"
@@ -30,6 +31,10 @@ demo: $(STAMP)
 # The frameworks share no process: paddle before mindspore does not load, so each gets a run of its own.
 test: $(STAMP)
 	@$(PY) tests/run.py
+
+# The same, with every case of the grids that `make test` takes one in a few of.
+test-all: $(STAMP)
+	@$(PY) tests/run.py --all
 
 test-unit: $(STAMP)
 	@$(PY) -m pytest tests/unit -n 2

@@ -1,6 +1,8 @@
-"""All tests, each group in a process whose frameworks can live together. What `make test` runs.
+"""The tests, each group in a process whose frameworks can live together. What `make test` runs.
 
-Groups run two at a time; their output is printed when they end. The exit code is 1 if any failed.
+Groups run two at a time; their output is printed when they end. The exit code is 1 if any failed. Of large grids of
+cases (networks by twists by pairs of frameworks) one case in `SHARE` runs; with ``--all``, which `make test-all` hands
+in, every one.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+SHARE = 4
 GROUPS = [
     ("pair, mindspore and paddle", ["tests/pair", "--frameworks", "mindspore,paddle"]),
     ("pair, torch and mindspore", ["tests/pair", "--frameworks", "torch,mindspore"]),
@@ -32,7 +35,9 @@ GROUPS = [
 def run(group: tuple[str, list[str]]) -> tuple[int, dict[str, int]]:
     name, arguments = group
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", *arguments, *sys.argv[1:]]
+    share = 1 if "--all" in sys.argv else SHARE
+    given = [word for word in sys.argv[1:] if word != "--all"]
+    command = [sys.executable, "-m", "pytest", *arguments, "--share", str(share), *given]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "")}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     lines = [line for line in done.stdout.splitlines() if line.strip()]
