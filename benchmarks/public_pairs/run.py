@@ -34,7 +34,7 @@ WIDTHS = (58, 9, 9, 14, 14, 8)
 def main() -> int:
     options = _options().parse_args()
     if options.child:
-        _child(options.child, Path(options.json))
+        _child(options.child, Path(options.json), not options.forward)
         return 0
     if not (HERE / ".packages").is_dir():
         print("the packages are not installed: make public-pairs", file=sys.stderr)
@@ -47,7 +47,7 @@ def main() -> int:
     print(_row(COLUMNS))
     found = []
     for pair in chosen:
-        report = _apart(pair, options.timeout)
+        report = _apart(pair, options.timeout, not options.forward)
         found.append(report)
         print(_row(_cells(report)), flush=True)
         if options.json:
@@ -61,17 +61,19 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="a name on either side, * and ? allowed")
     parser.add_argument("--family", choices=FAMILIES)
     parser.add_argument("--all", action="store_true", help="every pair in common, not only the small ones")
+    parser.add_argument("--forward", action="store_true", help="without the backward pass")
     parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="seconds that one pair may take")
     parser.add_argument("--json", metavar="FILE", help="also write what was found here, with the messages in full")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser
 
 
-def _apart(pair: ModelPair, timeout: float) -> dict[str, Any]:
+def _apart(pair: ModelPair, timeout: float, backward: bool) -> dict[str, Any]:
     """Try one pair in a process of its own. What it had found when it died is kept."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         words = [sys.executable, __file__, "--child", json.dumps(_as_dict(pair)), "--json", str(file)]
+        words += [] if backward else ["--forward"]
         start = time.perf_counter()
         # a session of its own, so that what the frameworks start can be ended with it
         process = subprocess.Popen(
@@ -98,7 +100,7 @@ def _as_dict(pair: ModelPair) -> dict[str, Any]:
     return {"family": pair.family, "reference": pair.reference, "candidate": pair.candidate, "image": pair.image}
 
 
-def _child(text: str, file: Path) -> None:
+def _child(text: str, file: Path, both: bool) -> None:
     import warnings
 
     warnings.filterwarnings("ignore")
@@ -123,7 +125,7 @@ def _child(text: str, file: Path) -> None:
     from twinscope.errors import WeightError
 
     inputs = np.random.default_rng(0).standard_normal((1, 3, pair.image, pair.image)).astype(np.float32)
-    for phase, backward in (("forward", False), ("backward", True)):
+    for phase, backward in (("forward", False), ("backward", True))[: 1 + both]:
         note(at=phase)
         start = time.perf_counter()
         try:

@@ -75,12 +75,25 @@ def judged_forward(
             found.append(finding)
     if not grafts.settled and not any(f.verdict is Verdict.BUG for f in found):
         found += [f for f in seen if _is_plain(f) and f not in found]
+    if not any(f.verdict in (Verdict.BUG, Verdict.UNDECIDED, Verdict.PRECISION) for f in found):
+        found += [_unexplained(comparison, r) for r in forward.values() if r.reference.path == "" and _is_gross(r)]
     order = {number: n for n, number in enumerate(forward)}
     return sorted(found, key=lambda f: order.get(f.pair.reference.call_id, 0) if f.pair is not None else 0)
 
 
 def _is_plain(finding: Finding) -> bool:
     return finding.verdict is Verdict.BUG and finding.numbers.get("error", math.inf) > _PLAIN
+
+
+def _is_gross(result: PairResult) -> bool:
+    outputs = [d for d in result.diffs if d.reference.side == "out" and d.verdict is Verdict.BUG]
+    return result.reference.kind is Kind.MODULE and any((d.error or 0.0) > _PLAIN for d in outputs)
+
+
+def _unexplained(comparison: Comparison, result: PairResult) -> Finding:
+    """The network's own output, where it is far off and no call alone was seen to be: never the same."""
+    told = comparison.finding(result, "what the network returns differs, and no call of it alone explains that")
+    return replace(told, verdict=Verdict.UNDECIDED)
 
 
 def _weights_of(result: PairResult) -> set[str]:

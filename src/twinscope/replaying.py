@@ -11,6 +11,7 @@ so in float64 throughout, which is the truth that noise is measured against.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,6 +214,9 @@ class _Keeper:
         self._stack.append(call)
         if self._may_draw(kind, type_, layer):
             call.state = self.adapter.random_state()
+            if not wanted and kind is Kind.OP:  # for `_drew`
+                leaves = self.adapter.leaves((tuple(args), dict(kwargs)))
+                call.arrays = tuple(self._value(t) for _, t in itertools.islice(leaves, 1))
         if wanted:
             tensors: list[Any] = []
             call.args, call.kwargs = _holed(self.adapter, (tuple(args), dict(kwargs)), tensors)
@@ -251,11 +255,11 @@ class _Keeper:
             return True
         if call.kind is Kind.MODULE or call.type.rpartition(".")[2] not in _RANDOM:
             return False
-        # a generator that cannot be looked at; a dropout that is not in force gives what it got
+        # a generator that cannot be looked at; a dropout that is not in force gives what it got, scaled perhaps
         outputs = [t for _, t in self.adapter.leaves(output)]
-        if not call.wanted or len(outputs) != 1 or not call.arrays:
+        if len(outputs) != 1 or not call.arrays:
             return True
-        return not _same(call.arrays[0], self.adapter.to_numpy(outputs[0]))
+        return not _all_scaled_alike(call.arrays[0], self.adapter.to_numpy(outputs[0]))
 
     def _kept(self, call: _Open, output: Any) -> KeptCall:
         returned = list(self.adapter.leaves(output))
@@ -568,6 +572,18 @@ def _same(a: Array, b: Array) -> bool:
         and a.dtype == b.dtype
         and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
     )
+
+
+def _all_scaled_alike(x: Array, out: Array) -> bool:
+    """Whether every element was multiplied by one number: nothing was dropped."""
+    if _same(x, out):
+        return True
+    if x.shape != out.shape or x.dtype.kind != "f" or not x.any():
+        return False
+    wide, made = x.astype(np.float64).ravel(), out.astype(np.float64).ravel()
+    top = int(np.abs(wide).argmax())
+    scale = made[top] / wide[top]
+    return bool(scale != 0 and np.allclose(made, scale * wide, rtol=1e-2, atol=1e-6 * float(np.abs(made).max())))
 
 
 def _holed(adapter: Adapter, value: Any, tensors: list[Any]) -> Any:

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     from paddle.linalg import matmul  # a C function, imported by name on purpose
     from paddle.nn.functional import relu
 
+from twinscope import Overall, align
 from twinscope.adapters.base import KINDS
 from twinscope.adapters.paddle import _KINDS, PaddleAdapter
 from twinscope.errors import WeightError
@@ -805,3 +806,24 @@ def test_what_is_whose(adapter: PaddleAdapter) -> None:
     assert adapter.is_tensor(paddle.ones([1])) and adapter.is_tensor(Small().fc.weight)
     assert not adapter.is_tensor(np.ones(1))
     assert adapter.versions()["paddle"] == paddle.__version__
+
+
+class Dropping(nn.Layer):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.a, self.drop, self.b = nn.Linear(4, 16), nn.Dropout(0.5, mode=mode), nn.Linear(16, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(self.drop(self.a(x)))
+
+
+def test_a_dropout_that_scales_in_evaluation_is_another_function() -> None:
+    """Nothing is drawn there: what it returns is judged like that of any call."""
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype("float32")
+    models = [Dropping(mode) for mode in ("upscale_in_train", "downscale_in_infer", "upscale_in_train")]
+    for model in models:
+        model.eval()
+    result = align(models[0], models[1], x, backward=False)
+    assert result.verdict is Overall.DIFFERENT
+    assert result.first_divergence is not None and result.first_divergence.reference == "drop"
+    assert align(models[0], models[2], x, backward=False).verdict is Overall.SAME

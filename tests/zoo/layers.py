@@ -107,6 +107,7 @@ FORMS = (
         )
     ),
     ("attention", "attention_apart"),
+    ("batch_norm2d", "sync_batch_norm"),
     ("linear", "linear_subclass"),
     ("linear", "linear_mint"),
     ("group_norm", "group_norm_mint"),

@@ -5,13 +5,25 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from mindspore import mint, nn
+import numpy as np
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 from .layers import Built
 
 
 class Projection(nn.Dense):
     """A user's own subclass."""
+
+
+class RMSNorm(nn.Cell):
+    """As people write it where the framework has none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = Parameter(Tensor(np.ones(width, "float32")))
+
+    def construct(self, x: Any) -> Any:
+        return x * ops.rsqrt(ops.square(x).mean(-1, keep_dims=True) + 1e-6) * self.weight
 
 
 def _first(layer: Any, *given: Any) -> Any:
@@ -42,6 +54,7 @@ LAYERS: dict[str, Built] = {
     "group_norm": Built(lambda: nn.GroupNorm(3, 6)),
     "group_norm_mint": Built(lambda: mint.nn.GroupNorm(3, 6)),
     "group_norm_plain": Built(lambda: nn.GroupNorm(3, 6, affine=False)),
+    "rms_norm": Built(lambda: RMSNorm(4)),
     "sync_batch_norm": Built(lambda: nn.SyncBatchNorm(6)),
     "batch_norm1d_flat": Built(lambda: nn.BatchNorm1d(6)),
     "embedding": Built(lambda: nn.Embedding(6, 4)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import paddle
 from paddle import nn
 from paddle.nn import utils
 
@@ -13,6 +14,17 @@ from .layers import Built
 
 class Projection(nn.Linear):
     """A user's own subclass."""
+
+
+class RMSNorm(nn.Layer):
+    """As people write it where the framework has none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = self.create_parameter([width])
+
+    def forward(self, x: Any) -> Any:
+        return x * paddle.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
 def _state(layer: Any, x: Any, *state: Any) -> Any:
@@ -31,6 +43,7 @@ LAYERS: dict[str, Built] = {
     "layer_norm_2_axes": Built(lambda: nn.LayerNorm([3, 4])),
     "group_norm": Built(lambda: nn.GroupNorm(3, 6)),
     "group_norm_plain": Built(lambda: nn.GroupNorm(3, 6, **_PLAIN)),
+    "rms_norm": Built(lambda: RMSNorm(4)),
     "batch_norm1d_flat": Built(lambda: nn.BatchNorm1D(6)),
     "embedding": Built(lambda: nn.Embedding(6, 4)),
     "embedding_padded": Built(lambda: nn.Embedding(6, 4, padding_idx=1)),

@@ -46,6 +46,9 @@ _MOST_WAYS = 64
 _MOST_RUNS = 4000
 #: Pairs of the same name, kind and shape.
 _NAMED = 0.99
+#: What doubting may cost: runs of the whole network, each counted by the modules that it calls; of a small one more.
+_MOST_DOUBTED = 24
+_LEAST_DOUBTED = 1000
 #: Modules that could stand for one another, and orders of them, that are tried where outputs differ.
 _MOST_SUSPECTS = 6
 _MOST_ORDERS = 24
@@ -174,8 +177,13 @@ class _Prover:
         self.held = {h.path: h for h in draft.b.held()}
         self.errors: dict[str, float] = {}
         self.runs = 0
+        self.cost = 0  # of all runs, in calls of modules
         self.give()
         self.own = side.watch()  # how the candidate calls its modules
+        self.inside: dict[str, int] = defaultdict(int)  # by path, how many modules are called in it, itself included
+        for path in self.own:
+            for at in (path, *_above(path)):
+                self.inside[at] += 1
         self.errors[""] = _error_of(known[""].outputs, self.own[""].outputs)
 
     def settle(self) -> WeightMap:
@@ -218,6 +226,7 @@ class _Prover:
         if inputs is None:
             return math.inf
         self.runs += 1
+        self.cost += self.inside[other]
         try:
             outputs = replay(self.side.adapter, self.side.modules[other], theirs, inputs)
         except Exception:  # noqa: BLE001 - a module that cannot be called alone shows nothing
@@ -309,9 +318,10 @@ class _Prover:
         """Where outputs differ, try whether modules there, which could stand for one another, were mixed up."""
         if self.agrees(""):
             return
+        most = self.cost + max(_MOST_DOUBTED * self.inside[""], _LEAST_DOUBTED)
         for scope in self.failing():
             for choice in self._suspects(scope):
-                if self.runs >= _MOST_RUNS:
+                if self.runs >= _MOST_RUNS or self.cost >= most:
                     return
                 before = self.draft.links, dict(self.draft.modules)
                 moved = {link.a.key for link in choice.links}
@@ -354,10 +364,15 @@ class _Prover:
         )
 
     def _suspects(self, scope: str) -> Iterator[Choice]:
-        """Groups of modules whose partners may have been mixed up within a module."""
+        """Groups of modules whose partners may have been mixed up within a module, but for those in parts of it that
+        agree."""
         held: dict[str, list[Link]] = defaultdict(list)
         for link in self.draft.links:
             held[link.a.stock.owner.path].append(link)
+        for path in list(held):
+            inner = self.scope([path])
+            if inner != scope and _encloses(scope, inner) and self.agrees(inner):
+                del held[path]
         heavy = [path for path in self.known if path in held]
         after = dict(itertools.pairwise(heavy))
         groups: dict[Hashable, list[str]] = defaultdict(list)
