@@ -480,7 +480,7 @@ class Comparison:
             record = result.reference
             differs = record.phase is Phase.FORWARD and self.is_step(record) and result.verdict is Verdict.BUG
             if differs and _error(result, "out") > _GROSS:
-                roundabout |= self._way_back(record, used)
+                roundabout |= self._way_back(result, used)
         for result in results:  # a constant is wrong only where what is made with it is
             record = result.reference
             op = record.phase is Phase.FORWARD and record.kind is Kind.OP and record.outputs()
@@ -590,8 +590,11 @@ class Comparison:
         """Whether a call is one step of the computation: an op, or a layer of the framework's own."""
         return record.kind is Kind.OP or record.call_id in self.layers[0]
 
-    def _way_back(self, record: Record, used: Mapping[int, list[SlotDiff]]) -> set[int]:
-        """The calls from `record` on until all that was made of its outputs agrees again; none where it never does."""
+    def _way_back(self, result: PairResult, used: Mapping[int, list[SlotDiff]]) -> set[int]:
+        """The calls from one that differs on until all that was made of its outputs agrees again; none where it never
+        does. Where what it made differs and agrees as soon as it is used, the other side went on between."""
+        record = result.reference
+        made = {d.reference.value: _absolute(d) for d in result.diffs if d.reference.side == "out"}
         passed: set[int] = set()
         waiting = [record]
         while waiting:
@@ -607,12 +610,14 @@ class Comparison:
                 if not users:
                     return set()  # it leaves the network, or is lost: nothing shows that it agrees again
                 agrees = [d for d in used[slot.value] if d.verdict in (Verdict.EXACT, Verdict.NOISE)]
-                if current is not record and len(agrees) == len(used[slot.value]) > 0:
-                    if max(map(_absolute, agrees)) > 0.01 * given:
+                if len(agrees) == len(used[slot.value]) > 0:
+                    before = made.get(slot.value, 0.0) if current is record else given
+                    if max(map(_absolute, agrees)) <= 0.01 * before:
+                        continue
+                    if current is not record:
                         return set()
-                    continue
                 waiting += users
-        return passed if len(passed) > 1 else set()
+        return passed if len(passed) > 1 or any(made.values()) else set()
 
     def _overall(self, results: list[PairResult], findings: list[Finding]) -> Overall:
         if any(f.verdict is Verdict.BUG for f in findings):

@@ -17,7 +17,8 @@ from twinscope import Plan, cli
 
 DOCUMENTS = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
 TWINS = [p for p in DOCUMENTS if p.name.endswith(".zh.md")]
-EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+#: those of the documented systems are run by tests/compat/test_documented_examples.py
+EXAMPLES = sorted(p for p in (ROOT / "examples").rglob("*.py") if "documented" not in p.parts)
 NAMES = [str(p.relative_to(ROOT)) for p in DOCUMENTS]
 
 

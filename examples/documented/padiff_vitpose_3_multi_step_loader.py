@@ -1,0 +1,67 @@
+# PaDiff 0.2, ViTPose, part 3: several steps, each with a batch of its own.
+# Changed: LayerMap is imported without being called, which no import can; the models and loaders are those of part 0; the
+# weights that are loaded are called as they were read (state_dict, not torch_new_state_dict); the function is called.
+# A comma before optimizer=, which the document lacks; the optimizers.
+from padiff import auto_diff, assign_weight, LayerMap
+from padiff_vitpose_0_prepare import *
+
+def test_forward():
+
+    # step 1: 得到 paddle 以及 torch 模型
+    pretrained = pretrained_weights('./ViTPose/vitpose-b.pth')
+    state_dict = torch.load(pretrained)['state_dict']
+    torch_model = tiny_pose_torch()
+    torch_model.load_state_dict(state_dict)
+    torch_model.eval()
+
+    paddle_model = tiny_pose_paddle()
+    paddle_model.eval()
+
+    # step 2: 构造 dataloader
+    print("torch dateloader build!")
+    torch_dataset,torch_dataloader = build_torch_data_pipeline()
+
+    print("paddle dateloader build!")
+    paddle_dataset,paddle_dataloader = build_paddle_data_pipeline()
+
+    # step 3: 构造 layer_map
+    layer_map = LayerMap()
+    layer_map.auto(paddle_model, torch_model)
+
+    # step 4: 使用工具接口初始化 paddle 模型权重 （复制torch权重到paddle模型）
+    assign_weight(paddle_model, torch_model, layer_map)
+
+    # the optimizers, which the document leaves to the reader
+    paddle_opt = paddle.optimizer.SGD(learning_rate=0.01, parameters=paddle_model.parameters())
+    torch_opt = torch.optim.SGD(torch_model.parameters(), lr=0.01)
+
+    # step 5: 取得对应的输入数据
+    for idx, (paddle_batch, torch_batch
+                ) in enumerate(zip(paddle_dataloader, torch_dataloader)):
+
+        inp = ({'x': paddle_batch['image']},
+               {'x': torch_batch['img']})
+
+        # step 6: 调用 auto_diff 接口，提供对应的 optimizer
+        result = auto_diff(
+            paddle_model,
+            torch_model,
+            inp,
+            auto_weights=False,
+            layer_map=layer_map,
+            options={
+                'atol':0.0,
+                'rtol':1e-5,
+                'single_step':False,
+                'diff_phase':'both',
+            },
+            optimizer=[paddle_opt, torch_opt],
+        )
+
+        if result == False:
+            break
+
+    return result
+
+
+test_forward()
