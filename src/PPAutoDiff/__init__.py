@@ -1,1 +1,3 @@
-"""The import name of a documented system; see `twinscope.compat`."""
+"""The import name of a documented system; see `twinscope.compat.ppautodiff`."""
+
+from twinscope.compat.ppautodiff import autodiff as autodiff

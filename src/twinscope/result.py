@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .errors import OptionError
 from .judge import Judge, Mode, RoundoffJudge, judge_for
 from .match import Matching, Pair
-from .metrics import Metrics
+from .metrics import Metrics, arranged
 from .records import Kind, Manifest, Overall, Phase, Record, Slot, Source, Verdict
+from .weights.layout import to_neutral
 
 if TYPE_CHECKING:
     from .adapters.base import Array
@@ -146,10 +147,21 @@ class Result:
 
         return render(self)
 
-    def tensors(self, diff: SlotDiff) -> tuple[Array | None, Array | None]:
-        """The two tensors of a difference, the reference's and the candidate's; None where they were not kept."""
-        reference, candidate = self._traces()
-        return reference.tensor(diff.reference), candidate.tensor(diff.candidate)
+    def tensors(self, pair: PairResult, diff: SlotDiff) -> tuple[Array | None, Array | None]:
+        """The two tensors of one of a pair's differences, as they were held against each other: weights in one
+        layout, the candidate's in the reference's shape where that is possible. None for what was not kept."""
+        found = []
+        for trace, slot, record in zip(
+            self._traces(), (diff.reference, diff.candidate), (pair.reference, pair.candidate), strict=True
+        ):
+            array = trace.tensor(slot) if slot.kept else None
+            if array is not None and record.kind is Kind.STATE:
+                held = (p for m in trace.manifest.modules if m.path == record.path for p in m.params)
+                param = next((p for p in held if p.name == slot.name), None)
+                array = array if param is None else to_neutral(param, array)
+            found.append(array)
+        fitted = arranged(found[0], found[1]) if found[0] is not None and found[1] is not None else None
+        return found[0], found[1] if fitted is None else fitted[0]
 
     def judged(self, *, atol: float | None = None, rtol: float | None = None, mode: str | Mode | None = None) -> Result:
         """The same two runs by another measure: nothing is run, and nothing is matched, again.

@@ -53,10 +53,16 @@ def test_the_same_is_the_same_by_every_measure(pair: tuple[str, str]) -> None:
 def test_tensors_of_a_difference(pair: tuple[str, str]) -> None:
     result = aligned(pair, "fc2", atol=1e-5, hold=True)
     found = [p for p in result.pairs if p.reference.path == "fc2" and p.reference.phase is Phase.FORWARD]
-    diff = next(d for p in found for d in p.diffs if d.reference.name == "out")
-    left, right = result.tensors(diff)
-    assert left is not None and right is not None and diff.metrics is not None
-    assert np.abs(left - right).max() == pytest.approx(diff.metrics.max_abs)
+    found += [p for p in result.pairs if p.reference.path == "fc2" and p.reference.phase is Phase.GRADIENT]
+    compared = 0
+    for made in found:
+        for diff in made.diffs:
+            left, right = result.tensors(made, diff)
+            assert left is not None and right is not None and diff.metrics is not None
+            assert left.shape == right.shape, "weights in one layout"
+            assert np.abs(left - right).max() == pytest.approx(diff.metrics.max_abs)
+            compared += diff.metrics.max_abs > 0
+    assert compared > 2
 
 
 def test_traces_go_unless_they_are_held(pair: tuple[str, str]) -> None:
@@ -65,7 +71,7 @@ def test_traces_go_unless_they_are_held(pair: tuple[str, str]) -> None:
     with pytest.raises(OptionError, match="does not hold the two runs any more\nHint: pass hold=True to align"):
         result.judged()
     with pytest.raises(OptionError, match="does not hold"):
-        result.tensors(result.pairs[0].diffs[0])
+        result.tensors(result.pairs[0], result.pairs[0].diffs[0])
     with pytest.raises(OptionError, match="hold=1 is neither True nor False"):
         aligned(pair, hold=1)
 
