@@ -1,5 +1,6 @@
 """The import name of PaDiff, both generations; see `twinscope.compat.padiff`."""
 
+from twinscope.compat.padiff import LayerMap as LayerMap
 from twinscope.compat.padiff import add_special_init as add_special_init
 from twinscope.compat.padiff import assign_weight as assign_weight
 from twinscope.compat.padiff import auto_diff as auto_diff

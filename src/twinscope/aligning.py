@@ -112,6 +112,11 @@ def align(
             explain=lambda suspect: explain(suspect, told()),
         )
 
+    def finished(result: Result) -> Result:
+        if not hold:  # many results may be kept, and traces are large
+            result = replace(result, traces=None, again=None)
+        return replace(result, notes=(*result.notes, *notes), weights=carried)
+
     if updates is not None:
         trained = (
             Side("reference", first, reference, given.reference, losses[0], *updates[0]),
@@ -120,12 +125,15 @@ def align(
         known = carried if carried is not None else as_map(mapping)
         hints = None if known is not None else mapping
         result = train(trained, plan, steps, seed, known, hints, {**comparing, "progress": progress}, judging)
-        return replace(result, notes=(*result.notes, *notes), weights=carried)
+        return finished(result)
     sides = (
         (first, reference, given.reference, losses[0]),
         (second, candidate, given.candidate, losses[1]),
     )
-    traces = [watch_once(adapter, model, own, own_loss, plan, seed) for adapter, model, own, own_loss in sides]
+    traces = [
+        watch_once(adapter, model, own, own_loss, plan, seed, step=None if own_loss is None else 0)
+        for adapter, model, own, own_loss in sides
+    ]
     if backward and not (plan.phases or plan.include or plan.exclude or plan.types):
         for trace, side in zip(traces, ("reference", "candidate"), strict=True):
             _refuse_no_gradient(trace, side)
@@ -140,9 +148,7 @@ def align(
             for adapter, model, own, own_loss in sides
         )
         result = confirmed(comparison, result, grafts, (runs[0], runs[1]), comparing["mapping"])
-    if not hold:  # many results may be kept, and traces are large
-        result = replace(result, traces=None, again=None)
-    return replace(result, notes=(*result.notes, *notes), weights=carried)
+    return finished(result)
 
 
 def _refuse_no_gradient(trace: Trace, side: str) -> None:

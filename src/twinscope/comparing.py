@@ -83,7 +83,7 @@ def compare(
     layer, the layers are compared and not the ops that each framework makes them of. `mapping` pairs module paths by
     hand, patterns allowed (``{"encoder.{i}.q": "blocks.{i}.wq"}``). `whole` pairs them too, and says that what is
     inside, and what they hold, is their own business. What lies at a path of `ignore` is not compared: patterns for
-    both sides, or ``{"reference": [...], "candidate": [...]}``.
+    both sides, or ``{"reference": [...], "candidate": [...]}``; "<outside>" is what ran outside the model, its loss.
 
     ::
 
@@ -1181,10 +1181,14 @@ def _without(
         found: set[int] = set()
         for record in trace.records:
             if record.path not in by_path:
-                ignored = record.path != OUTSIDE and any(patterns.matches(p, record.path) for p in left_out[side])
+                ignored = any(
+                    p == OUTSIDE if record.path == OUTSIDE else patterns.matches(p, record.path) for p in left_out[side]
+                )
                 by_path[record.path] = (ignored, any(record.path.startswith(f"{p}." if p else "") for p in shut))
             ignored, within = by_path[record.path]
             own = record.path in shut and record.kind is not Kind.MODULE
+            if record.phase is Phase.LOSS:
+                continue  # of the loss itself, whatever it was made of
             if ignored or (record.path != OUTSIDE and (own or (within and record.path not in shut))):
                 found.add(record.index)
         gone.append(found)

@@ -564,4 +564,6 @@ def _joined(results: Sequence[Result]) -> Result:
         first_divergence=next((r.first_divergence for r in results if r.first_divergence is not None), None),
         notes=tuple(dict.fromkeys(note for r in results for note in r.notes)),
         matching=replace(results[0].matching, pairs=tuple(p for r in results for p in r.matching.pairs)),
+        traces=results[0].traces if len(results) == 1 else None,  # they are those of one step
+        again=results[0].again if len(results) == 1 else None,
     )

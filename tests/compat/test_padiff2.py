@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,324 @@ def test_a_comparison_leaves_models_as_they_were() -> None:
     now = [p.detach().numpy() for p in module.parameters()] + [p.numpy() for p in layer.parameters()]
     assert all(np.array_equal(a, b) for a, b in zip(held, now, strict=True))
     assert all(p.grad is None for p in module.parameters()) and all(p.grad is None for p in layer.parameters())
+
+
+# -- losses, optimizers, steps -----------------------------------------------------------------------------------------
+
+
+def _losses(second: float = 0.0, modules: bool = False) -> list[Any]:
+    from functools import partial
+
+    import paddle
+    import torch
+
+    label = nets.normal(100, 10, seed=3)
+    if modules:
+        return [
+            partial(paddle.nn.MSELoss(), label=paddle.to_tensor(label)),
+            partial(torch.nn.MSELoss(), target=torch.tensor(label + second)),
+        ]
+
+    def paddle_loss(inp: Any, label: Any) -> Any:
+        return inp.mean() - paddle.to_tensor(label).mean()
+
+    def torch_loss(inp: Any, label: Any) -> Any:
+        return inp.mean() - torch.tensor(label).mean() + second
+
+    return [partial(paddle_loss, label=label), partial(torch_loss, label=label)]
+
+
+@pytest.mark.parametrize("modules", [False, True])
+@pytest.mark.parametrize("phase", ["both", "forward"])
+def test_the_loss_is_compared(modules: bool, phase: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"atol": 1e-4, "diff_phase": phase}
+    assert auto_diff(*nets.simple(), options=options, loss_fn=_losses(modules=modules)), capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "forward stage compared.\n[AutoDiff] loss compared.\n" in out
+    assert ("backward stage compared." in out) == (phase == "both")
+    assert not auto_diff(*nets.simple(), options=options, loss_fn=_losses(0.5, modules))
+    out = capsys.readouterr().out
+    assert "*** Diff found in loss, Checkout your loss function! ***" in out
+    assert "Not equal to tolerance rtol=1e-07, atol=0.0001" in out
+
+
+def _optimizers(layer: Any, module: Any, rate: float = 0.001, lambdas: bool = False) -> list[Any]:
+    import paddle
+    import torch
+
+    first = paddle.optimizer.Adam(learning_rate=0.001, parameters=layer.parameters())
+    second = torch.optim.Adam(lr=rate, params=module.parameters())
+    return [lambda: first.step(), lambda: second.step()] if lambdas else [first, second]
+
+
+@pytest.mark.parametrize("lambdas", [False, True])
+def test_steps_with_an_optimizer(lambdas: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.simple()
+    before = module.linear2.weight.detach().numpy().copy()
+    optimizer = _optimizers(layer, module, lambdas=lambdas)
+    options = {"atol": 1e-3}
+    assert auto_diff(layer, module, inputs, options=options, optimizer=optimizer, steps=3), capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert [f"=Train Step {n}=" in out for n in range(4)] == [True, True, True, False]
+    assert out.count("weight and grad compared.") == 3
+    assert abs(module.linear2.weight.detach().numpy() - before).max() > 0.002, "three steps of 0.001 were made"
+    assert np.allclose(layer.linear2.weight.numpy().T, module.linear2.weight.detach().numpy(), atol=1e-3)
+
+
+def test_an_optimizer_that_differs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.simple()
+    optimizer = _optimizers(layer, module, rate=0.01)
+    assert not auto_diff(layer, module, inputs, options={"atol": 1e-4}, optimizer=optimizer, steps=3)
+    out = capsys.readouterr().out
+    assert "backward stage compared." in out and "Train Step 1" not in out
+    path = re.search(r"Diff found in model weights, check report `(.*weight_diff\.log)`\.", out)
+    assert path is not None and "the optimizer" in out
+    text = Path(path.group(1)).read_text()
+    assert "After training, weight value is different." in text
+    assert "paddle path:\n    SimpleLayer.linear1.weight\ntorch path:\n    SimpleModule.linear1.weight\n" in text
+    assert "Not equal to tolerance rtol=1e-07, atol=0.0001" in text
+
+
+def test_steps_without_an_optimizer_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert auto_diff(*nets.simple(), options={"atol": 1e-4}, steps=5)
+    out = capsys.readouterr().out
+    assert "Steps is set to `1`, because optimizers are not given." in out
+    assert "Train Step 1" not in out
+    layer, module, inputs = nets.simple()
+    optimizer = _optimizers(layer, module)
+    assert auto_diff(
+        layer, module, inputs, options={"atol": 1e-4, "diff_phase": "forward"}, optimizer=optimizer, steps=5
+    )
+    out = capsys.readouterr().out
+    assert "Diff_phase is `forward`, steps is set to `1`." in out and "optimizer will not be used" in out
+
+
+def test_gradients_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not auto_diff(*nets.wrong_gradient(2.0), options={"atol": 1e-6, "rtol": 1e-4})
+    path = re.search(r"Diff found in model grad, check report `(.*diff_log/grad_diff\.log)`\.", capsys.readouterr().out)
+    assert path is not None
+    text = Path(path.group(1)).read_text()
+    assert "After training, grad value is different.\nbetween paddle: `Linear(in_features=8, out_features=16, " in text
+    assert "Net.a.weight\n" in text and "Net.b.weight" not in text
+
+
+# -- weights and maps --------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.simple(width=100)
+    assert assign_weight(layer, module) is False
+    out = capsys.readouterr().out
+    assert out.startswith("[AutoDiff] Assign weight Failed !!!\n")
+    assert (
+        "Error occured between:\n"
+        "    paddle: `Linear(in_features=100, out_features=100, dtype=float32)`\n"
+        "            `SimpleLayer.linear2.weight`\n"
+        "    torch: `Linear(in_features=100, out_features=10, bias=True)`\n"
+        "            `SimpleModule.linear2.weight`\n"
+    ) in out
+    assert "Shape of paddle param `weight` and torch param `weight` is not the same. [100, 100] vs [100, 10]" in out
+    for name in ("Torch", "Paddle"):
+        assert f"{name} Model\n=========================\n    Simple" in out
+    assert out.count("<---  *** HERE ***") == 2 and out.count("(skip)") == 5
+    assert "     |--- Linear    <---  *** HERE ***\n     +--- ReLU  (skip)\n" in out
+    assert "NOTICE: layer/module will be marked with `(skip)` for:" in out and "try to use a `LayerMap`" in out
+    answer = auto_diff(layer, module, inputs, options=STRICT)
+    assert answer == False and "Train Step" not in capsys.readouterr().out  # noqa: E712
+    good = nets.simple()
+    assert assign_weight(good[0], good[1]) is True
+    assert capsys.readouterr().out == "[AutoDiff] Assign weight success !!!\n"
+
+
+def test_assign_weight_never_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, _ = nets.simple()
+    assert assign_weight(3, module) is False
+    assert assign_weight(module, layer) is False
+    assert assign_weight(layer, module, LayerMap()) is True
+    out = capsys.readouterr().out
+    assert "int is not a model of a known framework" in out and "the Torch model comes first" in out
+
+
+def test_paths_in_trees(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.simple("flipped")
+    monkeypatch.setenv("PADIFF_PATH_LOG", "ON")
+    assert not auto_diff(layer, module, inputs, options=STRICT)
+    assert "(net) Linear  (SimpleLayer.linear1)" in capsys.readouterr().out
+    monkeypatch.setenv("PADIFF_PATH_LOG", "OFF")
+    assert not auto_diff(layer, module, inputs, options=STRICT)
+    assert "(SimpleLayer.linear1)" not in capsys.readouterr().out
+
+
+def test_api_check_and_tensor_methods(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def printed() -> str:
+        assert not auto_diff(*nets.simple("scaled"), options=STRICT)
+        return capsys.readouterr().out.split("Paddle Stacks:")[0]
+
+    with_methods = printed()
+    assert "(api) paddle.nn.functional.linear" in with_methods and "(api) paddle.Tensor.add" in with_methods
+    monkeypatch.setenv("PADIFF_TENSOR_METHOD", "OFF")
+    without = printed()
+    assert "(api) paddle.nn.functional.linear" in without and "(api) paddle.Tensor" not in without
+    monkeypatch.setenv("PADIFF_API_CHECK", "OFF")
+    assert "(api)" not in printed()
+
+
+def _attention() -> nets.Twins:
+    """An attention of one's own on either side: one packs q, k and v, the other has three."""
+    import paddle
+    import torch
+
+    class Packed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(8, 24)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return torch.softmax(q @ k.transpose(-1, -2), -1) @ v
+
+    class Apart(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (paddle.nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            return paddle.nn.functional.softmax(self.q(x) @ self.k(x).transpose([0, 2, 1]), -1) @ self.v(x)
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn, self.out = Apart(), paddle.nn.Linear(8, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.attn(x))
+
+    class TorchNet(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = Packed(), torch.nn.Linear(8, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.attention(x))
+
+    return Net(), TorchNet(), nets.given(nets.normal(2, 5, 8))
+
+
+@pytest.fixture
+def packed_init() -> Any:
+    from twinscope.compat.padiff import special
+
+    called = []
+
+    def init(layer: Any, module: Any) -> None:
+        import paddle
+
+        called.append((layer, module))
+        weight, bias = module.qkv.weight.detach().numpy(), module.qkv.bias.detach().numpy()
+        for n, part in enumerate((layer.q, layer.k, layer.v)):
+            part.weight.set_value(paddle.to_tensor(weight[8 * n : 8 * n + 8].T))
+            part.bias.set_value(paddle.to_tensor(bias[8 * n : 8 * n + 8]))
+
+    add_special_init("Apart", "Packed", init)
+    yield called
+    special.forget("Apart", "Packed")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_map_with_a_function_of_the_users(
+    turned: bool, packed_init: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer, module, inputs = _attention()
+    layer_map = LayerMap()
+    layer_map.map = {module.attention: layer.attn} if turned else {layer.attn: module.attention}
+    assert assign_weight(layer, module, layer_map), capsys.readouterr().out
+    assert packed_init == [(layer.attn, module.attention)]
+    assert np.array_equal(layer.attn.k.weight.numpy().T, module.attention.qkv.weight.detach().numpy()[8:16])
+    assert auto_diff(layer, module, inputs, auto_weights=False, options=STRICT, layer_map=layer_map)
+    layer.attn.v.bias.set_value(layer.attn.v.bias + 0.1)
+    capsys.readouterr()
+    assert not auto_diff(layer, module, inputs, auto_weights=False, options=STRICT, layer_map=layer_map)
+    out = capsys.readouterr().out
+    assert re.search(r"\(net in map\) Apart    <---  \*\*\* HERE \*\*\*", out), out
+    assert re.search(r"\(net in map\) Packed    <---  \*\*\* HERE \*\*\*", out)
+
+
+def test_auto_finds_what_is_registered_and_prints_it(
+    packed_init: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer, module, inputs = _attention()
+    layer_map = LayerMap()
+    layer_map.auto(layer, module)
+    out = capsys.readouterr().out
+    assert out.startswith("[AutoDiff] auto update LayerMap start searching...\n")
+    assert "++++    paddle `Apart` at `Net.attn` <==> torch `Packed` at `TorchNet.attention`." in out
+    assert "[AutoDiff] auto update LayerMap SUCCESS!!!" in out
+    assert layer_map.map == {layer.attn: module.attention}
+    assert auto_diff(layer, module, inputs, options=STRICT, layer_map=layer_map)
+
+
+def test_auto_finds_batch_norm_and_says_what_has_no_partner(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.batch_norm()
+    layer_map = LayerMap()
+    layer_map.auto(layer, module)
+    assert "paddle `BatchNorm2D` at `Sequential.1` <==> torch `BatchNorm2d` at `Sequential.1`." in (
+        capsys.readouterr().out
+    )
+    assert auto_diff(layer, module, inputs, options=STRICT, layer_map=layer_map)
+    other = nets.recurrent("gru")[1]
+    capsys.readouterr()
+    fresh = LayerMap()
+    fresh.auto(layer, other)
+    out = capsys.readouterr().out
+    assert "Error: `BatchNorm2D` at `Sequential.1` has no counterpart in TorchNet." in out and "FAILED!!!" in out
+    assert fresh.map == {}
+
+
+def test_what_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, _ = nets.simple()
+    assert assign_weight(layer, module)
+    before = layer.linear2.weight.numpy().copy()
+    module.linear2.weight.data += 1.0
+    layer_map = LayerMap()
+    layer_map.ignore([layer.linear2, module.linear2])
+    assert assign_weight(layer, module, layer_map)
+    assert np.array_equal(layer.linear2.weight.numpy(), before), "left alone"
+    assert assign_weight(layer, module)
+    assert not np.array_equal(layer.linear2.weight.numpy(), before)
+    whole = LayerMap()
+    whole.ignore_recursively(layer)
+    whole.ignore_recursively([module])
+    layer.linear1.weight.set_value(layer.linear1.weight * 0)
+    assert assign_weight(layer, module, whole)
+    assert not layer.linear1.weight.numpy().any(), "with all that is in it"
+    classes = LayerMap()
+    classes.ignore_class(layer, type(layer.linear1))
+    classes.ignore_class(module, type(module.linear1))
+    assert assign_weight(layer, module, classes)
+    assert not layer.linear1.weight.numpy().any()
+
+
+def test_misuse_of_a_map() -> None:
+    layer, module, inputs = nets.simple()
+    layer_map = LayerMap()
+    with pytest.raises(TwinscopeError, match=r"LayerMap\.ignore: str is not a model"):
+        layer_map.ignore("linear1")
+    with pytest.raises(TwinscopeError, match="is no dict"):
+        layer_map.map = [(layer, module)]
+    with pytest.raises(TwinscopeError, match="is no class"):
+        layer_map.ignore_class(layer, "Linear")
+    with pytest.raises(TwinscopeError, match="cannot be called"):
+        add_special_init("A", "B", 3)
+    layer_map.map = {layer.linear1: layer.linear2}
+    with pytest.raises(TwinscopeError, match="pairs a Linear with a Linear, which are not a layer of SimpleLayer and"):
+        auto_diff(layer, module, inputs, layer_map=layer_map)
+    with pytest.raises(TwinscopeError, match="example_inp is not a pair"):
+        auto_diff(layer, module, inputs[0])
+    with pytest.raises(TwinscopeError, match="example_inp has a Tensor where a dict should be"):
+        auto_diff(layer, module, (inputs[0]["x"], inputs[1]))
+    with pytest.raises(TwinscopeError, match="loss_fn is not a pair"):
+        auto_diff(layer, module, inputs, loss_fn=lambda out: out.mean())
+    with pytest.raises(TwinscopeError, match="steps=0 is not a whole number"):
+        auto_diff(layer, module, inputs, steps=0)
+    with pytest.raises(TwinscopeError, match="the Torch model comes first"):
+        auto_diff(module, layer, inputs[::-1])

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import generation3
+from . import generation2, generation3
 from .checking import check_grads, check_params, check_report, check_weights
 from .generation3 import check_dataloader
+from .layer_map import LayerMap
 from .problems import ArgumentError
 from .proxy import ProxyModel, create_model, get_dump_root_path, set_dump_root_path
 
@@ -88,10 +89,11 @@ def _generation(call: str, args: tuple[Any, ...], old: list[str], new: list[str]
             hint="0.2 has options={'atol': ...}, loss_fn=, optimizer=, layer_map=, steps=, auto_weights=; "
             "0.3 has atol=..., loss_fns=, optimizers=, auto_init= and create_model",
         )
-    return generation3
+    return generation2 if old else generation3
 
 
 __all__ = [
+    "LayerMap",
     "add_special_init",
     "assign_weight",
     "auto_diff",

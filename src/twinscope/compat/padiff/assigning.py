@@ -10,7 +10,7 @@ import twinscope
 from twinscope import InputPair, TwinscopeError, WeightMap
 from twinscope.compat.console import say
 
-from .layer_map import PREFIX, SPECIAL_INITS, Paired, Resolved
+from .layer_map import PREFIX, Paired, Resolved, special_init
 from .logs import write_log
 from .naming import described, framework_of, title
 from .trees import full_path, titled, tree_of_modules
@@ -67,7 +67,7 @@ def _run_special(pairs: Sequence[Paired]) -> tuple[list[Paired], bool]:
     """Have the user's functions carry what they were registered for: which pairs, and whether one of them raised."""
     taken: list[Paired] = []
     for pair in pairs:
-        function = SPECIAL_INITS.of(pair.layer, pair.module)
+        function = special_init(pair.layer, pair.module)
         if function is None:
             continue
         try:

@@ -52,9 +52,8 @@ def _say_pair(result: Result, finding: Finding, names: tuple[str, str], toleranc
     say()
     worst = pair.worst
     if worst is not None and result.traces is not None:
-        left, right = result.tensors(worst)
-        state = sides[0].kind.value == "state"  # weights may lie in another order of axes
-        if left is not None and right is not None and left.shape == right.shape and not (state and left.ndim > 1):
+        left, right = result.tensors(pair, worst)
+        if left is not None and right is not None:
             say(mismatch(left, right, **tolerance))
         elif worst.metrics is not None:
             say(f"Mean absolute difference: {worst.metrics.mean_abs:.8g}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import twinscope
 from twinscope import TwinscopeError, WeightMap
 from twinscope.compat.console import say
 
+from . import special
 from .naming import framework_of
 from .trees import full_path
 
@@ -20,30 +21,17 @@ _BUILT_OTHERWISE = ("batch_norm", "multihead_attention", "lstm", "gru", "rnn", "
 _CONTAINERS = ("sequential", "module_list", "module_dict")
 
 
-@dataclass(slots=True)
-class SpecialInits:
-    """Functions that carry the weights of one layer to its partner of another make, by the names of their classes."""
-
-    functions: dict[tuple[str, str], Callable[[Any, Any], Any]] = field(default_factory=dict)
-
-    def add(self, paddle_name: str, torch_name: str, func: Callable[[Any, Any], Any]) -> None:
-        for what, name in (("paddle_name", paddle_name), ("torch_name", torch_name)):
-            if not isinstance(name, str) or not name:
-                raise TwinscopeError(f"{what}={name!r} is not the name of a class", hint="write 'BatchNorm2D'")
-        if not callable(func):
-            raise TwinscopeError(f"func={func!r} cannot be called", hint="hand in a function of (layer, module)")
-        self.functions[paddle_name, torch_name] = func
-
-    def of(self, layer: Any, module: Any) -> Callable[[Any, Any], Any] | None:
-        return self.functions.get((type(layer).__name__, type(module).__name__))
-
-
-SPECIAL_INITS = SpecialInits()
-
-
 def add_special_init(paddle_name: str, torch_name: str, func: Callable[[Any, Any], Any]) -> None:
     """Have ``func(layer, module)`` carry the weights wherever a `LayerMap` pairs layers of these two classes."""
-    SPECIAL_INITS.add(paddle_name, torch_name, func)
+    for what, name in (("paddle_name", paddle_name), ("torch_name", torch_name)):
+        if not isinstance(name, str) or not name:
+            raise TwinscopeError(f"{what}={name!r} is not the name of a class", hint="write 'BatchNorm2D'")
+    special.add(paddle_name, torch_name, func)
+
+
+def special_init(layer: Any, module: Any) -> Callable[[Any, Any], Any] | None:
+    """The function that was added for the classes of these two."""
+    return special.find(type(layer).__name__, type(module).__name__)
 
 
 class LayerMap:
@@ -98,8 +86,8 @@ class LayerMap:
     def auto(self, layer: Any, module: Any) -> None:
         """Find the layers that the two frameworks build in different ways, pair them, and print what was found."""
         say("auto update LayerMap start searching...\n", PREFIX)
-        known = {name for names in SPECIAL_INITS.functions for name in names}
-        mine, theirs = _special(layer, known, self._left_out()), _special(module, known, self._left_out())
+        mine = _special(layer, special.registered_as("base"), self._left_out())
+        theirs = _special(module, special.registered_as("raw"), self._left_out())
         owners = _owners(mine, theirs, layer, module)
         rest = [t for t in theirs if t not in owners.values()]
         found = []
@@ -189,7 +177,8 @@ class Resolved:
         return {"reference": self._modules(1), "candidate": self._modules(0)}
 
     def _modules(self, side: int) -> list[str]:
-        return [f"={path}" for path in self.ignored[side]] + [_within(path) for path in self.with_all[side]]
+        own = [f"={path}" for path in self.ignored[side]] + [_within(path) for path in self.with_all[side]]
+        return ["<outside>", *own]  # what a loss function does inside is not compared, what it returns is
 
     def skips(self, taken: Sequence[Paired]) -> dict[str, list[str]]:
         """What no weights are copied of: what is left out, and what was copied already."""
@@ -255,7 +244,7 @@ def _special(model: Any, known: set[str], left_out: Sequence[Any]) -> dict[str, 
 
 def _alike(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
     kinds = [(info.kind or "").rstrip("123d") for info, _ in (first, second)]
-    return SPECIAL_INITS.of(first[1], second[1]) is not None or (kinds[0] != "" and kinds[0] == kinds[1])
+    return special_init(first[1], second[1]) is not None or (kinds[0] != "" and kinds[0] == kinds[1])
 
 
 def _owners(mine: Mapping[str, Any], theirs: Mapping[str, Any], layer: Any, module: Any) -> dict[str, str]:
