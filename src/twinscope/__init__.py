@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .isolated import align_isolated as align_isolated
     from .metrics import array_stats as array_stats
     from .metrics import compare_arrays as compare_arrays
+    from .offline import judge_trace as judge_trace
     from .records import Overall as Overall
     from .records import Phase as Phase
     from .records import Record as Record
@@ -74,6 +75,7 @@ _PLACES = {
     "explain.linting": ("LintFinding", "LintReport", "lint"),
     "isolated": ("align_isolated",),
     "metrics": ("array_stats", "compare_arrays"),
+    "offline": ("judge_trace",),
     "records": ("Overall", "Phase", "Record", "Verdict"),
     "result": ("Finding", "Result"),
     "running": ("InputPair", "Inputs", "no_dropout", "seed"),

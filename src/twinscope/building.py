@@ -84,6 +84,39 @@ def two_models(
         sys.path[:] = before
 
 
+@contextmanager
+def one_model(candidate: str, inputs: str | os.PathLike[str] | None = None) -> Iterator[tuple[Built, Any]]:
+    """The candidate built in this process, and the inputs that were named: None where none were.
+
+    ::
+
+        with one_model("cand.py:build") as (built, given):
+            result = judge_trace("runs/ref", built.model, given, loss=built.loss)
+    """
+    file, name = spec_of(candidate, "candidate", "build")
+    source = _source(inputs)
+    before = list(sys.path)
+    doing = f"loading {file.name}"
+    try:
+        sys.path[:] = [str(file.parent), *(p for p in sys.path if p != str(file.parent))]
+        sys.path.extend([] if os.getcwd() in sys.path else [os.getcwd()])
+        target = attribute(load(file), file, name)
+        doing = f"calling {name}()"
+        built = built_by(target, f"{file.name}:{name}")
+        doing = "making the inputs"
+        given = source if source is None or isinstance(source, Inputs) else inputs_in(*source)
+        doing = "running the model"
+        yield built, given
+    except TwinscopeError:
+        raise
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__qualname__}: {error}".rstrip(": ")
+        message = f"candidate {file.name}:{name}: {doing} raised {what}\n\n{users_traceback(error).rstrip()}"
+        raise SideError(message, hint=advice(error)) from error
+    finally:
+        sys.path[:] = before
+
+
 def _mindspore_first(files: list[Path]) -> None:
     """Where the files say that they want both, in the only order in which the two can be imported."""
     texts = [file.read_bytes() for file in files]

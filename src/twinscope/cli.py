@@ -220,6 +220,61 @@ def align(
         _finish(result, json_file, csv_file, quiet)
 
 
+@app.command()
+def judge(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="Trace of the reference, with whole tensors.")],
+    candidate: Annotated[
+        str, typer.Option("--candidate", metavar="CAND.py:BUILD", help="File and function that builds the candidate.")
+    ],
+    inputs: Annotated[
+        str | None,
+        typer.Option("--inputs", metavar="FILE.npz|FILE.py:NAME", help="Inputs; else those that the trace holds."),
+    ] = None,
+    no_backward: Annotated[bool, typer.Option("--no-backward", help="Judge the forward pass only.")] = False,
+    no_weights: Annotated[bool, typer.Option("--no-weights", help="Copy no weights into the candidate.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the candidate's runs.")] = 0,
+    json_file: Json = None,
+    csv_file: Csv = None,
+    mapping: AlignMaps = None,
+    hints: HintsGiven = None,
+    skip: Skips = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Judge a candidate by a recorded run of the reference, whose framework need not be here.
+
+    The trace is made elsewhere, by twinscope.capture(..., keep="tensors"); weights and inputs come from it.
+    Exit code: 0 same, 1 different, 2 cannot say.
+
+    Example:  twinscope judge runs/ref --candidate cand.py:build
+    """
+    with _errors(debug):
+        _check_files(json_file, csv_file)
+        given_map, leave = _for_align(mapping, hints, skip)
+        from .building import one_model
+        from .offline import judge_trace
+        from .store import Trace
+
+        with _Bar() as bar, warnings.catch_warnings(), redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")  # of the frameworks, when they are imported
+            recorded = Trace.open(trace)
+            bar.stage("building the candidate")
+            with one_model(candidate, inputs) as (built, given):
+                bar.stage("judging its calls")
+                result = judge_trace(
+                    recorded,
+                    built.model,
+                    given,
+                    weights=not no_weights,
+                    mapping=given_map,
+                    skip=leave,
+                    backward=not no_backward,
+                    seed=seed,
+                    progress=bar.progress,
+                )
+        _finish(result, json_file, csv_file, quiet)
+
+
 @app.command("lint")
 def lint_command(
     reference: Annotated[str, typer.Argument(metavar="REF.py:BUILD", help="File and function that builds the model.")],

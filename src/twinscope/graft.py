@@ -732,13 +732,14 @@ class _Grafter:
         wide: tuple[Array, ...] | None = None
         asked = False
         worst: tuple[Graft, _Doubt, float, Array | None] | None = None
+        is_borrowed = False  # the truth is the candidate's own
         rough = self._is_approximate(pair)
         for doubt in self.doubts[number]:
             a, b = doubt.slots
             theirs = self.traces[0].tensor(a)
             if theirs is None:
                 continue
-            truth = self._truth(known, a.name)
+            truth, borrowed = self._truth(known, a.name), False
             nudged = self._truth(known, a.name, nudged=True)
             made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, None, nudged, rough)
             if made.rho > NOISE_BELOW or truth is None:
@@ -748,9 +749,10 @@ class _Grafter:
                 own = None if wide is None or index is None else wide[index]
                 made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, own, nudged, rough)
                 if truth is None and own is not None:
-                    truth = own
+                    truth, borrowed = own, True
             if worst is None or _worth(made) > _worth(worst[0]):
                 worst = (made, doubt, _noise(theirs, truth, nudged), truth)
+                is_borrowed = borrowed
         if worst is None:
             return
         made, doubt, noise, truth = worst
@@ -762,6 +764,11 @@ class _Grafter:
         if made.verdict is Verdict.BUG and self.explain is not None:
             theirs = self.traces[0].tensor(doubt.slots[0])
             assert theirs is not None
+            if is_borrowed and truth is not None:
+                # every way of telling the call would be held against what the wrong call is in float64; what is right
+                # is what the reference returned, and the noise is the candidate's own
+                fitted = arranged(theirs, truth)
+                noise, truth = _noise(doubt.made, None if fitted is None else fitted[0], None), None
             base = theirs if truth is None else truth
             again = self._again(call, given, doubt.slots[1].name, base, noise)
             mine = recorded_call(pair.reference, self.traces[0]) if known is None else known.call

@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +34,17 @@ from .building import Built, advice, attribute, built_by, from_numpy_file, input
 from .capturing import Plan
 from .comparing import Comparison, comparison_of
 from .confirming import WideRun, confirmed, run_in_float64, wants_confirmation
-from .errors import OptionError, SideError, TwinscopeError, WeightError
-from .explain.causes import explain
+from .errors import OptionError, SideError, TwinscopeError
 from .explain.linting import LintReport, LintSide, lint
-from .graft import Grafts, graft, grafts_from_json, grafts_to_json
+from .graft import Grafts, grafts_from_json, grafts_to_json
 from .hints import Hints, as_pairs
 from .judge import RoundoffJudge
-from .records import OUTSIDE, Kind, Manifest, ModuleInfo, ParamInfo, Phase, Record, Slot, Source, TensorMeta
+from .offline import judged_alone, modules_of, recorded_weights, take_weights
+from .records import OUTSIDE, Kind, Manifest, Phase, Record, Slot, Source, TensorMeta
 from .result import Result
 from .running import InputPair, Inputs, watch_once
 from .store import Trace, TraceWriter
-from .weights import WeightMap, Weights
-from .weights.copy import as_map, give_weights
-from .weights.mapping import find_map_recorded
+from .weights import WeightMap
 
 _COMPARE = frozenset({"atol", "rtol", "mode", "phases", "judge"})
 _TOLERANCE = ("atol", "rtol", "mode", "judge")
@@ -137,7 +134,7 @@ def align_isolated(
                 said = side.run(order, place, work)
                 wide = None if said["wide"] is None else Trace.open(said["wide"])
                 runs.append(WideRun(wide, said["why"], said["backward"]))
-            result = confirmed(comparison, result, found, (runs[0], runs[1]), _of_modules(mapping, traces))
+            result = confirmed(comparison, result, found, (runs[0], runs[1]), modules_of(mapping, traces))
         return replace(result, notes=(*result.notes, *notes)) if notes else result
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -187,7 +184,7 @@ def _told(
     options: Mapping[str, Any],
 ) -> tuple[Comparison, Grafts | None]:
     """Two traces compared, and what the candidate's process found out about its calls alone."""
-    modules = _of_modules(mapping, traces)
+    modules = modules_of(mapping, traces)
     comparison = comparison_of(traces[0], traces[1], mapping=modules, progress=progress, **options)
     if not grafts.is_file() or not isinstance(comparison.judge, RoundoffJudge):
         return comparison, None
@@ -310,22 +307,6 @@ def _given_map(mapping: Any, place: Path) -> Any:
     return _jsonable(as_pairs(mapping, "mapping"), "mapping")
 
 
-def _of_modules(mapping: Any, traces: Sequence[Trace]) -> dict[str, str]:
-    """What the user's hints say of modules; what they say of parameters was for copying."""
-    if as_map(mapping) is not None:
-        return {}
-    said = Hints.parse(mapping)
-    sides = [t.manifest.modules for t in traces]
-    named = [{path: m.path for m in side for path in (m.path, *m.aliases)} for side in sides]
-    held = [{path: path for m in side for p in m.params for path in _names(m, p)} for side in sides]
-    said.of_tensors(named[0], held[0], held[1])  # without weights nobody else would notice a hint that fits nothing
-    return said.of_modules(named[0], named[1])
-
-
-def _names(module: ModuleInfo, param: ParamInfo) -> list[str]:
-    return [f"{path}.{param.name}" if path else param.name for path in (module.path, *module.aliases)]
-
-
 def _given_inputs(inputs: Any, place: Path) -> dict[str, str] | None:
     """Where the reference's process finds its inputs: saved at `place` already, or in a file of the user's."""
     if inputs is None:
@@ -394,7 +375,9 @@ def _side(job: Mapping[str, Any], doing: list[str]) -> dict[str, Any]:
         elif is_reference:
             _save_weights(built.model, adapter, Path(job["weights"]))
         else:
-            notes += _copied(_saved_weights(Path(job["weights"])), built.model, inputs.candidate, job)
+            saved_weights, recorded = recorded_weights(Trace.open(job["weights"])), Trace.open(job["recorded"])
+            said = (job["mapping"], job["skip"], job["seed"])
+            notes += take_weights(saved_weights, recorded, built.model, inputs.candidate, *said)[0]
     doing[0] = "running the model"
     own = inputs.reference if is_reference else inputs.candidate
     if again:
@@ -427,38 +410,9 @@ def _looked_at(model: Any, adapter: Adapter, place: Path) -> dict[str, Any]:
 def _judge_alone(job: Mapping[str, Any], model: Any, inputs: InputPair) -> None:
     """The candidate's calls on the tensors of the reference's trace; what they came to is written for whoever asked."""
     traces = (Trace.open(job["recorded"]), Trace.open(job["trace"]))
-    comparison = comparison_of(*traces, mapping=_of_modules(job["mapping"], traces))
-    told = cache(lambda: lint(traces[0], model))
-    found = graft(
-        None,
-        model,
-        inputs,
-        traces,
-        comparison.matching,
-        comparison.layers,
-        backward=job["plan"].get("backward", True),
-        seed=job["seed"],
-        explain=lambda suspect: explain(suspect, told()),
-    )
+    backward = job["plan"].get("backward", True)
+    _, found = judged_alone(traces, model, inputs, job["mapping"], backward=backward, seed=job["seed"])
     Path(job["grafts"]).write_text(json.dumps(grafts_to_json(found)), encoding="utf-8")
-
-
-def _copied(weights: Weights, model: Any, inputs: Any, job: Mapping[str, Any]) -> tuple[str, ...]:
-    found = as_map(job["mapping"])
-    try:
-        if found is None:
-            said = Hints.parse(job["mapping"], job["skip"])
-            trace = Trace.open(job["recorded"])
-            found = find_map_recorded(weights, trace, model, inputs, said, job["seed"])
-        return give_weights(weights, model, found).notes
-    except WeightError as error:
-        if job["mapping"] is not None and as_map(job["mapping"]) is not None:
-            raise
-        raise WeightError(
-            error.message,
-            hint="make the map where both frameworks are, with inputs to prove it: "
-            "twinscope map REF CAND --inputs X -o map.json; and hand it in: --map map.json, or mapping=",
-        ) from error
 
 
 def _make_inputs(where: Mapping[str, str] | None, built: Built) -> Any:
@@ -492,20 +446,6 @@ def _save_weights(model: Any, adapter: Adapter, place: Path) -> None:
                 value += 1
             slots_of = tuple(slots)
             writer.record(Record(index, 0, Kind.STATE, Phase.WEIGHT, info.path, info.type, -1, None, 0, slots_of))
-
-
-def _saved_weights(place: Path) -> Weights:
-    trace = Trace.open(place)
-    slots = {(r.path, s.name): s for r in trace.records for s in r.slots}
-
-    def array(info: ModuleInfo, param: ParamInfo) -> Array:
-        slot = slots.get((info.path, param.name))
-        values = trace.tensor(slot) if slot is not None else None
-        if values is None:
-            raise WeightError(f"{info.param_path(param.name)} was not saved", hint="save the weights again")
-        return values
-
-    return Weights(trace.manifest.framework, trace.manifest.model, trace.manifest.modules, array)
 
 
 def _save_inputs(inputs: Any, adapter: Adapter | None, place: Path) -> None:

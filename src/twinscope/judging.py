@@ -108,6 +108,8 @@ def _finding(comparison: Comparison, result: PairResult, made: Graft, grafts: Gr
         told,
         verdict=made.verdict,
         numbers={**told.numbers, **_numbers(made)},
+        alone=made,
+        causes=tuple(grafts.causes.get((result.reference.call_id, made.phase), ())),
         cause=_cause(grafts, result.reference.call_id, made) or told.cause,
     )
 
@@ -165,6 +167,15 @@ def _between(comparison: Comparison, result: PairResult | None, fault: Between, 
         f"{what} differs although all that it is made of agrees: look at {names[0]} (reference) and {names[1]} "
         f"(candidate); {fault.graft.rho:.3g} times the noise"
     )
+    causes = explain_between(
+        fault.pair,
+        fault.slot,
+        fault.reference,
+        fault.candidate,
+        fault.noise,
+        (comparison.reference, comparison.candidate),
+        comparison.matching,
+    )
     return Finding(
         verdict=Verdict.BUG,
         phase=Phase.FORWARD,
@@ -174,17 +185,9 @@ def _between(comparison: Comparison, result: PairResult | None, fault: Between, 
         source=(sources[0], sources[1]),
         message=message,
         numbers={**_numbers(fault.graft)},
-        cause=_said_of(
-            explain_between(
-                fault.pair,
-                fault.slot,
-                fault.reference,
-                fault.candidate,
-                fault.noise,
-                (comparison.reference, comparison.candidate),
-                comparison.matching,
-            )
-        ),
+        cause=_said_of(causes),
+        alone=fault.graft,
+        causes=tuple(causes),
         pair=result,
     )
 
@@ -288,6 +291,6 @@ def with_causes(comparison: Comparison, findings: Iterable[Finding]) -> list[Fin
                 if left is not None and fitted is not None:
                     noise = 2.0**-22 * float(np.sqrt(np.mean(np.square(left.astype(np.float64)))))
                     causes = explain_gradient(diff.reference.name, left, fitted[0], noise)
-            finding = replace(finding, cause=_said_of(causes))
+            finding = replace(finding, cause=_said_of(causes), causes=tuple(causes))
         found.append(finding)
     return found

@@ -16,6 +16,7 @@ from .weights.layout import to_neutral
 if TYPE_CHECKING:
     from .adapters.base import Array
     from .confirming import Confirmation
+    from .explain.suspect import Cause
     from .graft import Graft
     from .store import Trace
     from .weights import WeightMap
@@ -84,8 +85,44 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
     cause: str | None = None  # None until known
     pair: PairResult | None = None
+    alone: Graft | None = None  # what the call came to when it was judged alone, in this phase
+    causes: tuple[Cause, ...] = ()  # proven by replay the first, or suspected all of them
+
+    @property
+    def layer(self) -> str:
+        """What kind of call it is: "LayerNorm"; "" of an op, whose place names it, and where no call is to blame."""
+        record = None if self.pair is None else self.pair.candidate
+        if record is None or record.kind is not Kind.MODULE or self.candidate != record.where:
+            return ""
+        return record.op
+
+    def _judged_alone(self, alone: Graft) -> str:
+        """Two lines: what is wrong where; the numbers that say so, and the line to change."""
+        place = self.candidate if self.candidate is not None else self.reference or ""
+        phase = "" if self.phase is Phase.FORWARD else f" in {self.phase}"
+        step = f" of step {self.step}" if self.step else ""
+        layer = f" ({self.layer})" if self.layer else ""
+        best = next((c for c in self.causes if c.proven), None)
+        if best is not None:
+            said = best.short
+        else:
+            said = self.cause or self.message.split(";")[0]
+        known = best is not None or bool(self.causes) or bool(alone.precision)
+        parts = [f"rho {_rounded(alone.rho)}" + ("" if known else ", cause not known")]
+        if best is not None and best.rho is not None:
+            how = f"replay with {best.replayed_with}" if best.replayed_with else "replayed without it"
+            parts.append(f"{how}: rho {_rounded(best.rho)}")
+        parts += [
+            f"{role} {source}"
+            for role, source in (("candidate", self.source[1]), ("reference", self.source[0]))
+            if source is not None and (role == "candidate" or self.source[1] is None or source != self.source[1])
+        ]
+        head = f"{self.verdict}  {place}{layer}{phase}{step}: {said}"
+        return f"{head}\n{' ' * len(f'{self.verdict}  ')}{'; '.join(parts)}"
 
     def __str__(self) -> str:
+        if self.alone is not None:
+            return self._judged_alone(self.alone)
         if self.reference == self.candidate:
             place = self.reference or ""
         else:
@@ -106,6 +143,9 @@ class Finding:
             "message": self.message,
             "numbers": {k: _number(v) for k, v in self.numbers.items()},
             "cause": self.cause,
+            "causes": [c.to_dict() for c in self.causes],
+            "floor": self.alone.floor if self.alone is not None else None,
+            "precision": (self.alone.precision or None) if self.alone is not None else None,
         }
 
 
@@ -218,7 +258,7 @@ class Result:
 
 def rows(result: PairResult) -> list[dict[str, Any]]:
     """A row a tensor: what JSON and CSV list."""
-    pair = result.pair
+    pair, alone = result.pair, result.graft
     common = {
         "step": pair.reference.step,
         "phase": str(pair.reference.phase),
@@ -228,6 +268,11 @@ def rows(result: PairResult) -> list[dict[str, Any]]:
         "nth": pair.reference.nth,
         "how": pair.how,
         "confidence": round(pair.confidence, 4),
+        "judged": str(result.verdict),
+        "rho": _number(alone.rho if alone else None),
+        "rho64": _number(alone.rho64 if alone else None),
+        "floor": alone.floor if alone else None,
+        "precision": (alone.precision or None) if alone else None,
     }
     found = []
     for diff in result.diffs:
@@ -268,6 +313,10 @@ def _name(record: Record) -> dict[str, Any]:
         "nth": record.nth,
         "type": record.type if record.kind is not Kind.STATE else "state",
     }
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
 
 
 def _number(value: float | None) -> float | str | None:

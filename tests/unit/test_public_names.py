@@ -48,6 +48,7 @@ NAMES = [
     "convert_checkpoint",
     "copy_weights",
     "is_tensor",
+    "judge_trace",
     "lint",
     "map_weights",
     "modules_of",

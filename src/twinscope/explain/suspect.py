@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +11,9 @@ from typing import Any, Protocol
 from ..adapters.base import Adapter, Array
 from ..records import ModuleInfo, Phase
 from ..replaying import KeptCall
+
+#: "eps 1e-05 / 1e-06 (eps=1e-05; epsilon=1e-06)", as `retelling` says it: of one setting
+_SETTING = re.compile(r"(\w+) ([^;]+) / ([^;(]+) \([^;]*; ([^;]*)\)")
 
 
 class Again(Protocol):
@@ -50,6 +55,31 @@ class Cause:
     text: str  # "epsilon 1e-05 / 1e-06", in the words of the two frameworks
     proven: bool  # whether the call was made again without it and came out right
     rho: float | None = None  # what the call came to then
+
+    @property
+    def short(self) -> str:
+        """The text without what the two frameworks call it: "epsilon 1e-05 / 1e-06", by the candidate's name."""
+        found = _SETTING.fullmatch(self.text)
+        if found is None:
+            return self.text
+        name, expected, given, spelled = found.groups()
+        own, _, value = spelled.partition("=")
+        return f"{own if value == given else name} {expected} / {given}"
+
+    @property
+    def replayed_with(self) -> str:
+        """What the call was told when it came out right: "epsilon=1e-05"; "" where that is no one setting."""
+        found = _SETTING.fullmatch(self.text)
+        if found is None or not self.proven or self.rho is None:
+            return ""
+        name, expected, given, spelled = found.groups()
+        own, _, value = spelled.partition("=")
+        return f"{own if value == given else name}={expected}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """In JSON's types."""
+        rho = self.rho if self.rho is None or math.isfinite(self.rho) else str(self.rho)
+        return {"text": self.text, "proven": self.proven, "rho": rho}
 
     def __str__(self) -> str:
         if not self.proven:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: The columns of the CSV: the keys of `twinscope.result.rows`.
 COLUMNS = (
     *("step", "phase", "kind", "reference", "candidate", "nth", "how", "confidence"),
+    *("judged", "rho", "rho64", "floor", "precision"),
     *("reference_slot", "candidate_slot", "reference_shape", "candidate_shape", "reference_dtype", "candidate_dtype"),
     *("verdict", "basis", "error", "limit", "max_abs", "mean_abs", "max_rel", "mean_rel", "rmse", "cosine", "within"),
     *("effective_bits", "note"),

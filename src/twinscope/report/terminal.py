@@ -20,8 +20,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from ..judge import BUG_FROM
 from ..records import Overall, Phase, Verdict
-from .tree import MEANING, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
+from .tree import MEANING, Alone, Entry, Mark, Node, Number, Place, Report, Row, Side, build, shorten
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -263,8 +264,10 @@ def _finding(page: Page, entry: Entry, allowance: str) -> None:
     page.item("in", f"{_PASS[entry.phase]}{step}")
     for place in entry.places:
         page.item(place.role, _place(page, place))
-    if entry.cause:
-        page.item("cause", page.part(entry.cause, "bold"))
+    for cause in entry.causes or ((entry.cause,) if entry.cause else ()):
+        page.item("cause", page.part(cause, "bold"))
+    if entry.alone is not None:
+        page.item("alone", _alone(entry.alone))
     if entry.number is not None:
         number = entry.number
         page.item("error", _error(number, allowance))
@@ -304,6 +307,21 @@ def _error(number: Number, allowance: str) -> str:
     if number.times is not None and number.times > 1:
         text += f" ({_times(number.times)} times that)"
     return text
+
+
+def _alone(alone: Alone) -> str:
+    """What a call came to on the reference's inputs."""
+    text = f"{alone.tensor} has rho {_rho(alone.rho)} (1 is noise, a bug from {BUG_FROM:g})"
+    if alone.precision:
+        text += f", which is what {alone.precision} looks like"
+    if alone.rho64 is not None:
+        still = "still " if alone.rho64 >= BUG_FROM else ""
+        text += f"; in float64 {still}{_rho(alone.rho64)}"
+    return f"{text}; noise by {alone.floor}" if alone.floor else text
+
+
+def _rho(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
 
 
 def _short(value: float | None) -> str:
@@ -380,9 +398,11 @@ def _node(page: Page, node: Node) -> Text:
         parts.append(page.part(f"in {_PLACE_WORD[node.phase]}", _STYLES[node.mark]))
     if node.number is not None and node.number.error is not None:
         text = f"off by {_short(node.number.error)}"
-        if node.number.times is not None:
+        if node.alone is None and node.number.times is not None:
             text += f", {_times(node.number.times)} times the limit"
         parts.append(page.part(text, _STYLES[node.mark]))
+    if node.alone is not None:
+        parts.append(page.part(node.alone.precision or f"rho {_rho(node.alone.rho)}", _STYLES[node.mark]))
     if node.source:
         parts.append(page.part(node.source, "cyan"))
     if node.hidden:
@@ -405,15 +425,22 @@ _PLACE_WORD = {
 }
 
 
+_WORST = "worst element: reference | candidate"
+
+
 def _worst(page: Page, report: Report) -> None:
     if not report.worst:
         return
     agreeing = all(r.mark in (Mark.EXACT, Mark.NOISE) for r in report.worst)
     page.heading(f"Largest errors, all within what {report.allowance}" if agreeing else "Worst pairs")
-    header = ("", "pass", "where", "tensor", "error", "limit", "times", "worst element: reference | candidate")
+    header: tuple[str, ...] = ("", "pass", "where", "tensor", "error", "limit", "times", "rho", _WORST)
     rows = [_cells(page, row) for row in report.worst]
+    if not any(cells[7] for cells in rows):  # nothing was judged alone
+        header, *rows = (r[:7] + r[8:] for r in (header, *rows))
     left = report.worst_left
-    if not _table(page, [header, *rows]) and not _table(page, [r[:-1] for r in (header, *rows)]):
+    whole = (header, *rows)
+    tables = (whole, [r[:6] + r[7:] for r in whole] if len(header) > 8 else whole, [r[:-1] for r in whole])
+    if not any(_table(page, table) for table in tables):
         left += max(len(rows) - _BLOCKS, 0)
         for row, cells in list(zip(report.worst, rows, strict=True))[:_BLOCKS]:
             page.add(page.part(cells[2], "bold"), page.part(f"  {cells[0]} ", _STYLES[row.mark]))
@@ -430,7 +457,7 @@ def _table(page: Page, rows: Sequence[Sequence[str]]) -> bool:
         return False
     for number, row in enumerate(cleaned):
         padded = [" " * (w - cell_len(c)) for c, w in zip(row, widths, strict=True)]
-        cells = [p + c if i in _RIGHT else c + p for i, (c, p) in enumerate(zip(row, padded, strict=True))]
+        cells = [p + c if h in _RIGHT else c + p for h, c, p in zip(rows[0], row, padded, strict=True)]
         style = "dim" if number == 0 else ""
         line = page.part("  " + "  ".join(cells), style)
         line.rstrip()
@@ -438,13 +465,13 @@ def _table(page: Page, rows: Sequence[Sequence[str]]) -> bool:
     return True
 
 
-_RIGHT = (4, 5, 6)  # columns of numbers
+_RIGHT = frozenset({"error", "limit", "times", "rho"})  # columns of numbers
 _BLOCKS = 4  # pairs that are drawn where a table has no room
 
 
 def _more(cells: Sequence[str]) -> str:
     text = f", {cells[6]} times" if cells[6] else ""
-    return text + (f", worst at {cells[7]}" if cells[7] else "")
+    return text + (f", worst at {cells[-1]}" if cells[-1] else "")
 
 
 def _cells(page: Page, row: Row) -> tuple[str, ...]:
@@ -463,6 +490,7 @@ def _cells(page: Page, row: Row) -> tuple[str, ...]:
         _short(number.error),
         _short(number.limit),
         times,
+        _rho(row.alone.rho) if row.alone is not None and row.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
         worst,
     )
 
@@ -482,6 +510,7 @@ def _others(page: Page, report: Report, most: int = 12) -> None:
             parts.append(page.part(f"of step {entry.step}"))
         text = page.join(parts, " ")
         said = [entry.cause] if entry.cause else []
+        said += [f"rho {_rho(entry.alone.rho)}"] if entry.alone is not None else []
         said += [_error(entry.number, report.allowance)] if entry.number is not None else []
         said += entry.remarks
         if said:

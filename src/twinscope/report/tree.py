@@ -16,10 +16,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..records import OUTSIDE, Choice, Kind, Manifest, Overall, Phase, Record, Verdict
 from ..result import Finding, PairResult, Result, SlotDiff
+
+if TYPE_CHECKING:
+    from ..graft import Graft
 
 #: Framework containers say nothing themselves: what matters is inside them.
 CONTAINERS = frozenset({"sequential", "module_list", "module_dict"})
@@ -59,6 +62,7 @@ MEANING: Mapping[Mark, str] = {
 AGREEING = frozenset({Mark.EXACT, Mark.NOISE})
 QUIET = AGREEING | {Mark.FOLLOWS, Mark.SKIPPED}
 _LOUD = frozenset({Mark.BUG, Mark.INSIDE})
+_JUDGED = frozenset({Mark.BUG, Mark.PRECISION, Mark.UNDECIDED})
 _ORDER = {mark: i for i, mark in enumerate(Mark)}
 
 
@@ -98,6 +102,21 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Alone:
+    """What a call came to on the reference's inputs, in units of the noise."""
+
+    tensor: str
+    rho: float
+    rho64: float | None
+    floor: str  # how the noise was measured
+    precision: str  # the mode that it looks like, where it is one
+
+    @classmethod
+    def of(cls, made: Graft | None) -> Alone | None:
+        return None if made is None else cls(made.tensor, made.rho, made.rho64, made.floor, made.precision)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A finding."""
 
@@ -108,6 +127,8 @@ class Entry:
     number: Number | None
     remarks: tuple[str, ...]  # what the message says beyond the numbers
     cause: str | None
+    alone: Alone | None = None
+    causes: tuple[str, ...] = ()  # in words, with what a replay without each came to
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +143,7 @@ class Node:
     candidate: str | None = None  # the partner, where it is called otherwise
     source: str | None = None
     number: Number | None = None
+    alone: Alone | None = None
     hidden: int = 0  # calls inside that are not drawn, all as good as this one's mark says
     merged: bool = False
     children: tuple[Node, ...] = ()
@@ -138,6 +160,7 @@ class Row:
     candidate: str
     number: Number
     note: str
+    alone: Alone | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +327,10 @@ def _entry(finding: Finding) -> Entry:
     if number is None and "error" in finding.numbers:
         error, limit = finding.numbers["error"], finding.numbers.get("limit")
         number = Number("", error, limit, error / limit if limit else None)
-    remarks = tuple(part for part in finding.message.split("; ") if part and not _repeats(part, number))
+    parts = finding.message.split("; ")
+    if finding.alone is not None and finding.alone.between is False and parts[0].startswith("on the reference's"):
+        parts = []  # said by its numbers
+    remarks = tuple(part for part in parts if part and not _repeats(part, number))
     sources = tuple(str(s) if s is not None else None for s in finding.source)
     return Entry(
         finding.verdict,
@@ -314,6 +340,8 @@ def _entry(finding: Finding) -> Entry:
         number,
         remarks,
         finding.cause,
+        Alone.of(finding.alone),
+        tuple(str(c) for c in ([c for c in finding.causes if c.proven][:1] or finding.causes)),
     )
 
 
@@ -330,7 +358,16 @@ def _row(pair: PairResult, marks: _Marks) -> Row:
     worst = pair.worst
     assert worst is not None
     a = pair.reference
-    return Row(marks.of_pair(pair), a.phase, a.step, a.where, pair.candidate.where, _number(worst), worst.note)
+    return Row(
+        marks.of_pair(pair),
+        a.phase,
+        a.step,
+        a.where,
+        pair.candidate.where,
+        _number(worst),
+        worst.note,
+        Alone.of(pair.graft),
+    )
 
 
 def _kinds(records: Iterable[Record]) -> dict[str, int]:
@@ -437,6 +474,7 @@ def _tree(result: Result, marks: _Marks, step: int, fold: bool) -> tuple[Node, .
             candidate=_renamed(call, marks),
             source=str(source) if source is not None else None,
             number=_number(diff) if diff is not None and mark is Mark.BUG else None,
+            alone=Alone.of(pair.graft) if pair is not None and mark in _JUDGED else None,
             children=children,
         )
 
