@@ -393,8 +393,17 @@ class Recorder:
     #: records are written, and statistics read back, in batches of this many
     BATCH = 512
 
-    def __init__(self, adapter: Adapter, model: Any, plan: Plan, writer: Writer, choose: Chooser | None = None) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        model: Any,
+        plan: Plan,
+        writer: Writer,
+        choose: Chooser | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
         self.adapter = adapter
+        self._failed = failed
         self.plan = plan
         self._choose = choose
         self.writer = writer
@@ -474,8 +483,11 @@ class Recorder:
             self._give_up(error)
 
     def fail(self, token: _Call) -> None:
+        outermost = self._failed is not None and token.module is self._root and token.parent is None
         try:
             self._leave(token, None, failed=True)
+            if outermost and self._failed is not None:
+                self._failed()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the user's run
             self._give_up(error)
 
@@ -1068,9 +1080,10 @@ class Capture:
         choose: Chooser | None = None,
         writer: Callable[[Manifest], Writer] | None = None,
         first_step: int = 0,
+        failed: Callable[[], None] | None = None,
     ) -> None:
         self.adapter = adapter or adapter_for(model)
-        self._choose, self._make_writer = choose, writer
+        self._choose, self._make_writer, self._failed = choose, writer, failed
         self.model = model
         self._first_step = first_step
         self.plan = plan
@@ -1142,7 +1155,7 @@ class Capture:
                 overwrite=self.plan.overwrite,
             )
         self._manifest, self._writer = manifest, writer
-        self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose)
+        self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose, self._failed)
         self._recorder.begin_at(self._first_step)
         observing = self.adapter.observe(self.model, self._recorder, self.plan.level)
         try:
@@ -1185,6 +1198,7 @@ def capture(
     rank: int | None = None,
     choose: Chooser | None = None,
     writer: Callable[[Manifest], Writer] | None = None,
+    failed: Callable[[], None] | None = None,
     **options: Any,
 ) -> Capture:
     """Watch everything that `model` does inside a ``with`` block, and keep it as a trace.
@@ -1204,6 +1218,7 @@ def capture(
     `choose(call_id, kind, type, path, builtin)` is asked at the beginning of every call that the plan wants; what it
     refuses is not recorded and costs next to nothing. `writer(manifest)` makes what records and tensors are handed to
     while the run goes on (`Writer`: a `TraceWriter`, or one of your own around it); then `path` says nothing.
+    `failed()` is called when the model's own call raises, for who opens a capture without a block and must close it.
     """
     plan = Plan.parse(**options)
     if rank is not None and (not isinstance(rank, int) or isinstance(rank, bool) or rank < 0):
@@ -1212,7 +1227,7 @@ def capture(
         raise OptionError(f"path={path!r} is not a path", hint='write capture(model, "runs/mine"), or leave it out')
     if path is not None and rank is not None:
         path = Path(path) / f"rank{rank}"
-    return Capture(model, path, plan, rank=rank or 0, choose=choose, writer=writer)
+    return Capture(model, path, plan, rank=rank or 0, choose=choose, writer=writer, failed=failed)
 
 
 __all__: Sequence[str] = ("Capture", "Plan", "Recorder", "TwinscopeWarning", "capture")

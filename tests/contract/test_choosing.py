@@ -138,3 +138,26 @@ def test_records_and_tensors_go_to_a_writer_of_ones_own(framework: str, tmp_path
     with capture(net, writer=MemoryWriter) as run:
         net(x)
     assert len(run.trace.records) > 0
+
+
+def test_who_opened_a_capture_without_a_block_is_told_that_the_model_raised(framework: str) -> None:
+    net, x, _ = _net(framework)
+    before = {name: value for name, value in vars(net).items()}
+    told: list[str] = []
+
+    def failed() -> None:
+        told.append("failed")
+        run.__exit__(None, None, None)
+
+    run = capture(net, failed=failed)
+    run.__enter__()
+    net(x)
+    assert not told
+    with pytest.raises(Exception):  # noqa: B017 - each framework has its own
+        net(None)
+    assert told == ["failed"]
+    assert vars(net).keys() == before.keys()
+    assert any(r.failed for r in run.trace)
+    number = len(run.trace.records)
+    net(x)
+    assert len(run.trace.records) == number

@@ -307,8 +307,25 @@ class TorchAdapter(Adapter):
                     if token is not None:
                         sink.fail(token)
 
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return model._call_impl(*args, **kwargs)
+            except BaseException:  # hooks are not told: whoever watches must not wait for the next call
+                tokens = by_thread[get_ident()]
+                with _CALL():
+                    while tokens:
+                        owner, token = tokens.pop()
+                        if token is not None:
+                            sink.fail(token)
+                        if owner is model:
+                            break
+                raise
+
         handles = []
+        compiled = model._compiled_call_impl is not None or "_compiled_call_impl" in vars(model)
         try:
+            if not compiled:  # what every module looks for at first, and never copies or saves
+                model._compiled_call_impl = guarded
             for module in {id(m): m for m in model.modules()}.values():
                 # prepended and appended: what is seen is what the module gets after the user's own pre-hooks, and
                 # what its caller gets after the user's own forward hooks
@@ -316,6 +333,8 @@ class TorchAdapter(Adapter):
                 handles.append(module.register_forward_hook(after, with_kwargs=True))
             yield
         finally:
+            if not compiled and vars(model).get("_compiled_call_impl") is guarded:
+                del model._compiled_call_impl
             for handle in handles:
                 handle.remove()
             for tokens in by_thread.values():
