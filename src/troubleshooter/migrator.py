@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from twinscope.compat.troubleshooter.api_compare import api_dump_compare as api_dump_compare
+from twinscope.compat.troubleshooter.api_dump import api_dump_init as api_dump_init
+from twinscope.compat.troubleshooter.api_dump import api_dump_start as api_dump_start
+from twinscope.compat.troubleshooter.api_dump import api_dump_stop as api_dump_stop
 from twinscope.compat.troubleshooter.arrays import cal_algorithm as cal_algorithm
 from twinscope.compat.troubleshooter.arrays import cal_cosine_sim as cal_cosine_sim
 from twinscope.compat.troubleshooter.arrays import compare_dict_dir as compare_dict_dir

@@ -299,7 +299,7 @@ def get_name_map_list_by_shape_edit_distance(
     places = (_directory(orig_dir, "orig_dir"), _directory(target_dir, "target_dir"))
     sides = [_files(place, name) for place, name in zip(places, ("orig_dir", "target_dir"), strict=True)]
     shapes = [[_shape(place / name) for name in names] for place, names in zip(places, sides, strict=True)]
-    steps = _edits(shapes[0], shapes[1], (del_cost, ins_cost, rep_cost))
+    steps = edits(shapes[0], shapes[1], (del_cost, ins_cost, rep_cost))
     return _said([(None if i is None else sides[0][i], None if j is None else sides[1][j]) for i, j in steps])
 
 
@@ -323,7 +323,7 @@ def extract_front_end_number(name: str) -> Any:
     return (0, numbers[0], numbers[-1]) if numbers else (1, 0, 0)
 
 
-def _edits(
+def edits(
     left: Sequence[Any], right: Sequence[Any], costs: tuple[float, float, float]
 ) -> list[tuple[int | None, int | None]]:
     """The cheapest way from one sequence to the other, as pairs of positions."""

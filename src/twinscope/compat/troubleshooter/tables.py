@@ -42,18 +42,49 @@ def boxed(title: str | None, header: Sequence[str], rows: Sequence[Sequence[Any]
     |  a   | 10 |
     +------+----+
     """
+    cells, widths, inner = _laid_out(title, header, rows)
+    rule = "+" + "+".join("-" * (w + 2) for w in widths) + "+"
+    lines = [] if title is None else ["+" + "-" * inner + "+", "| " + _centred(title, inner - 2) + " |"]
+    body = ["| " + " | ".join(_centred(c, w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+    return "\n".join([*lines, rule, body[0], rule, *body[1:], rule])
+
+
+def ruled(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table as the document of api_dump_compare shows it: the title on its own, cells of many lines below each other.
+
+    >>> print(ruled("all of it", ["name", "n"], [["a", 10]]))
+    all of it
+    <BLANKLINE>
+    | name | n  |
+    |------|----|
+    |  a   | 10 |
+    """
+    cells, widths, _ = _laid_out(title, header, rows)
+    lines = [title, "", _row(cells[0], widths), "|" + "|".join("-" * (w + 2) for w in widths) + "|"]
+    for row in cells[1:]:
+        parts = [cell.split("\n") for cell in row]
+        for n in range(max(map(len, parts))):
+            lines.append(_row([p[n] if n < len(p) else "" for p in parts], widths))
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(_centred(c, w) for c, w in zip(cells, widths, strict=True)) + " |"
+
+
+def _laid_out(
+    title: str | None, header: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> tuple[list[list[str]], list[int], int]:
+    """Cells as text, the width of each column, and that of all between the outer bars."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(_width(row[i]) for row in cells) for i in range(len(header))]
-    inner = sum(widths) + 3 * len(widths) - 1  # all between the outer bars
+    widths = [max(_width(line) for row in cells for line in row[i].split("\n")) for i in range(len(header))]
+    inner = sum(widths) + 3 * len(widths) - 1
     if title is not None and _width(title) + 2 > inner:  # a long title widens the columns in proportion
         wanted = sum(widths) + _width(title) + 2 - inner
         widths = [w * wanted // max(sum(widths), 1) for w in widths]
         widths[-1] += wanted - sum(widths)
         inner = _width(title) + 2
-    rule = "+" + "+".join("-" * (w + 2) for w in widths) + "+"
-    lines = [] if title is None else ["+" + "-" * inner + "+", "| " + _centred(title, inner - 2) + " |"]
-    body = ["| " + " | ".join(_centred(c, w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
-    return "\n".join([*lines, rule, body[0], rule, *body[1:], rule])
+    return cells, widths, inner
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
