@@ -10,7 +10,7 @@ import pytest
 import twinscope
 from twinscope import Phase, Trace, Watched, arrays_in, capture, compare, snapshot
 from twinscope.adapters._registry import by_name
-from twinscope.errors import CaptureError, OptionError, TraceFormatError
+from twinscope.errors import CaptureError, FrameworkError, OptionError, TraceFormatError
 from twinscope.running import Inputs, as_arguments
 from zoo import zoo
 
@@ -149,6 +149,28 @@ def test_a_call_without_a_backward_pass_disturbs_nobody(framework: str) -> None:
     found = natively(net)
     assert {p: g.tobytes() for p, g in found.items()} == {p: g.tobytes() for p, g in want.items()}
     watched.clear()
+
+
+def test_two_models_by_turns(framework: str) -> None:
+    """MindSpore keeps what one backward pass needs: the other model's is refused, not wrong."""
+    nets = Net(framework), Net(framework, "transformer_block")
+    watched = [Watched(net.model) for net in nets]
+    losses = [net.loss(w(*net.args, **net.kwargs)) for net, w in zip(nets, watched, strict=True)]
+    watched[1].backward(losses[1])
+    if framework == "mindspore":
+        with pytest.raises(FrameworkError, match="is gone: MindSpore keeps that of one model at a time"):
+            watched[0].backward(losses[0])
+    else:
+        watched[0].backward(losses[0])
+    for net, w in zip(nets, watched, strict=True):
+        net.step(w)
+
+
+@pytest.mark.parametrize("name", ["transformer_block", "lstm"])
+def test_a_call_without_a_backward_pass_is_no_matter_to_align(framework: str, name: str) -> None:
+    net = Net(framework, name)
+    Watched(net.model)(*net.args, **net.kwargs)
+    assert twinscope.align(net.model, net.model, Inputs(*net.args, **net.kwargs), weights=False)
 
 
 def test_backward_says_what_it_needs(framework: str) -> None:

@@ -101,8 +101,8 @@ def _mindspore() -> Any:
     from mindspore import Parameter, Tensor, nn, ops
 
     class Module(nn.Cell):
-        def construct(self, *args: Any) -> Any:
-            return self.forward(*args)
+        def construct(self, *args: Any, **kwargs: Any) -> Any:
+            return self.forward(*args, **kwargs)
 
     def buffer(module: Any, name: str, array: Any) -> None:
         setattr(module, name, Parameter(Tensor(array), requires_grad=False))

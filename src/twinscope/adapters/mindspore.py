@@ -279,6 +279,9 @@ class MindSporeAdapter(Adapter):
         for parts in (("nn", "optim"), ("mint", "optim"), ("experimental", "optim"), ("dataset",))
     )
 
+    #: what `open_tape` opened and nothing has closed
+    _tape: Any = None
+
     def versions(self) -> dict[str, str]:
         return {"mindspore": str(ms.__version__), "numpy": np.__version__}
 
@@ -382,7 +385,8 @@ class MindSporeAdapter(Adapter):
                 hint="transform the array first (transpose, reshape), or map it to another parameter",
             )
         value = self.from_numpy(array, like=tensor)
-        if isinstance(tensor, Parameter) and not tensor.has_init:
+        has_kernel = tensor.dtype != ms.bfloat16 or _device() != "cpu"
+        if isinstance(tensor, Parameter) and not tensor.has_init and has_kernel:
             # a compiled optimizer goes on with the memory that it knows: any other would never be updated
             with _quiet():
                 ops.assign(tensor, value)
@@ -458,7 +462,7 @@ class MindSporeAdapter(Adapter):
         loss: Callable[[Any], Any] | None,
         backward: bool,
     ) -> tuple[Any, Any]:
-        _require_pynative()
+        self._begin()
         if not backward:
             output = model(*args, **kwargs)
             return output, loss(output) if loss is not None else None
@@ -468,7 +472,7 @@ class MindSporeAdapter(Adapter):
     def learn(
         self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Callable[[Any], Any] | None
     ) -> Learned:
-        _require_pynative()
+        self._begin()
         results: list[Any] = []
 
         # The output does not pass through value_and_grad, which knows nothing of dataclasses and None.
@@ -511,33 +515,53 @@ class MindSporeAdapter(Adapter):
         optimizer(tuple(gradients[id(p)] for p in optimizer.parameters))
 
     def open_tape(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What value_and_grad does before it calls its function; what it does after it is done by `backward`."""
-        _require_pynative()
+        """What value_and_grad does before it calls its function; what it does after it is done by `backward`.
+
+        MindSpore builds one graph at a time: another tape, or gradients that are computed otherwise, give this one up.
+        """
+        self._begin()
         weights = self.trainable(model)
         inputs = () if weights else tuple(t for _, t in self.leaves((tuple(args), dict(kwargs))) if t.dtype in _FLOATS)
 
-        def tape() -> None:
-            """The function that MindSpore believes it differentiates; what it keeps goes by the function's identity."""
+        def function() -> None:
+            """What MindSpore believes it differentiates; what it keeps goes by the function's identity."""
 
         _pynative_executor.set_grad_flag(True)
-        _pynative_executor.new_graph(tape, *inputs)
-        return tape, weights, inputs
+        _pynative_executor.new_graph(function, *inputs)
+        self._tape = tape = (function, weights, inputs)
+        return tape
 
     def drop_tape(self, tape: Any) -> None:
-        _pynative_executor.clear_res()
-        _pynative_executor.set_grad_flag(False)
+        if tape is self._tape:
+            self._tape = None
+            _pynative_executor.clear_res()
+            _pynative_executor.set_grad_flag(False)
+
+    def _begin(self) -> None:
+        """Before anything is run here: in graph mode nothing can be seen, and of graphs there is one at a time."""
+        _require_pynative()
+        if self._tape is not None:
+            self.drop_tape(self._tape)
 
     def backward(self, model: Any, loss: Any, tape: Any) -> dict[str, Any]:
+        if tape is not self._tape:
+            raise FrameworkError(
+                "what the forward pass left for this backward pass is gone: MindSpore keeps that of one model at a "
+                "time, and another model was called, or gradients were computed, in between",
+                hint="call backward() before anything else that computes gradients",
+            )
         function, weights, inputs = tape
         try:
             _pynative_executor.end_graph(function, loss, *inputs)
             if weights:
                 by_list, held = _Grad(get_by_list=True), ParameterTuple(list(weights.values()))
                 found = _pynative_executor.grad(function, by_list, held, None, False)
+                self._tape = None
                 return dict(zip(weights, found, strict=True))
             if inputs:
                 by_position = _Grad(get_by_position=True)
                 _pynative_executor.grad(function, by_position, None, tuple(range(len(inputs))), False, *inputs)
+            self._tape = None
             return {}
         except BaseException:
             self.drop_tape(tape)
@@ -552,7 +576,7 @@ class MindSporeAdapter(Adapter):
         fixed: Sequence[Any] = (),
     ) -> PulledBack:
         """MindSpore does not say what had no part in a result: its gradient is zeros, not None."""
-        _require_pynative()
+        self._begin()
         given = [t for _, t in self.leaves((tuple(args), dict(kwargs)))]
         constant = {id(t) for t in fixed}
         order = list(dict.fromkeys(id(t) for t in given if t.dtype in _FLOATS and id(t) not in constant))

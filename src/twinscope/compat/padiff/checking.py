@@ -97,8 +97,7 @@ def _check(
     for place, first, second in _both(Path(path_0), Path(path_1), name):
         say(f"Checking {name} in {first} and {second}", LOG)
         pair = (Dump(first, name), Dump(second, name))
-        how: dict[str, Any] = {"whole" if name == "report" else "mapping": _layer_map(pair), **tolerance}
-        result = compare(pair[0].trace, pair[1].trace, **how)
+        result = compare(pair[0].trace, pair[1].trace, mapping=_layer_map(pair), **tolerance)
         results[place] = result
         lost = _lost_gradients(pair, result) if "gradient" in phases else []
         if result and not lost:
