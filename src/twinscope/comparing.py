@@ -28,6 +28,7 @@ from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
 from .pairing.opnames import op_of_kind
 from .records import OUTSIDE, Kind, Overall, ParamInfo, Phase, Record, Slot, Source, Stats, Verdict
+from .reproducing import with_material
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .store import Trace
 from .weights.layout import to_neutral
@@ -431,6 +432,8 @@ class Comparison:
         bad = [r for r in results if r.verdict is Verdict.BUG]
         if grafts is None and bad and not random and not any(f.verdict is Verdict.BUG for f in findings):
             findings.append(self.finding(bad[0], "differs, though nothing upstream of it was seen to"))
+        traces = (self.reference, self.candidate)
+        findings = with_material(findings, traces, self.matching, (self.flow, self.candidate_flow))
         calls = [f for f in findings if f.phase in (Phase.FORWARD, Phase.BACKWARD) and f.verdict is Verdict.BUG]
         rest = [f for f in findings if f.verdict is Verdict.BUG]
         updates = [f for f in rest if f.phase is Phase.STEP]

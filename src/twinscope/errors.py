@@ -11,7 +11,8 @@
     │   └── TraceWriteError    the disk is full or the place cannot be written
     ├── MatchError           nothing to compare, or a user's mapping names what is not there
     ├── WeightError          weights could not be carried across
-    └── SideError            one side of an isolated alignment failed in its own process
+    ├── SideError            one side of an isolated alignment failed in its own process
+    └── ReproError           a finding cannot be written down as a folder that runs alone
 
 Each message says what was wrong and where; `hint` says what to do and is printed after it.
 """
@@ -77,3 +78,7 @@ class WeightError(TwinscopeError):
 
 class SideError(TwinscopeError):
     """The code of one side raised, died, or is not what it should be; the message has its traceback."""
+
+
+class ReproError(TwinscopeError):
+    """A finding cannot be written down as a folder that runs alone."""

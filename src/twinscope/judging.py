@@ -186,7 +186,7 @@ def _between(comparison: Comparison, result: PairResult | None, fault: Between, 
         message=message,
         numbers={**_numbers(fault.graft)},
         cause=_said_of(causes),
-        alone=fault.graft,
+        alone=replace(fault.graft, between=True),
         causes=tuple(causes),
         pair=result,
     )

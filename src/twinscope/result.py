@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import OptionError
+from .errors import OptionError, ReproError
 from .judge import Judge, Mode, RoundoffJudge, judge_for
 from .match import Matching, Pair
 from .metrics import Metrics, arranged
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from .confirming import Confirmation
     from .explain.suspect import Cause
     from .graft import Graft
+    from .reproducing import Material
     from .store import Trace
     from .weights import WeightMap
 
@@ -87,6 +90,8 @@ class Finding:
     pair: PairResult | None = None
     alone: Graft | None = None  # what the call came to when it was judged alone, in this phase
     causes: tuple[Cause, ...] = ()  # proven by replay the first, or suspected all of them
+    #: what a repro is made of, or why there is none
+    material: Material | str | None = field(default=None, repr=False, compare=False)
 
     @property
     def layer(self) -> str:
@@ -95,6 +100,27 @@ class Finding:
         if record is None or record.kind is not Kind.MODULE or self.candidate != record.where:
             return ""
         return record.op
+
+    def repro(self, folder: str | os.PathLike[str], *, check: bool = True) -> Path:
+        """Write a folder that runs alone and shows this finding: a script for each framework, tensors, and `run.py`.
+
+        Nothing of Twinscope's or of yours is needed there: a call is written down as the functions that it consists of.
+        `check` runs the folder, where both frameworks are in this interpreter. What cannot be written down so, or does
+        not compute there what it did in the run, is a `ReproError` that says why.
+
+        ::
+
+            result.findings[0].repro("repro/")      # then: python repro/run.py
+        """
+        from . import reproducing
+
+        if not isinstance(self.material, reproducing.Material):
+            why = self.material or "it is not about a call"
+            raise ReproError(f"no repro of {self.candidate or self.reference}: {why}", hint=_NO_REPRO)
+        place = self.material.write(folder, str(self))
+        if check:
+            reproducing.check(place, shows=self.verdict is Verdict.BUG)
+        return place
 
     def _judged_alone(self, alone: Graft) -> str:
         """Two lines: what is wrong where; the numbers that say so, and the line to change."""
@@ -313,6 +339,9 @@ def _name(record: Record) -> dict[str, Any]:
         "nth": record.nth,
         "type": record.type if record.kind is not Kind.STATE else "state",
     }
+
+
+_NO_REPRO = "only calls can be made again, of which the run kept all tensors"
 
 
 def _rounded(value: float) -> str:
