@@ -279,7 +279,7 @@ def convert_weight(
     for entry in mapping:
         (own,), (other,) = entry.reference, entry.candidate
         rows.append((own, other, _status(own, other, bool(entry.transform)), _shape_of(mapping, own), after[other]))
-    table = _conversion(rows, loud)
+    table = _conversion(rows, mapping.frameworks, loud)
     if named:
         say(f"The weights have been converted. The saved path is: {target}")
     return Table(str(table), report)
@@ -319,21 +319,20 @@ def convert_weight_and_load(weight_map_path: Any, pt_file_path: Any, net: Any) -
         )
         for e in report.copied
     ]
-    return Table(str(_conversion(rows, True)), report)
+    return Table(str(_conversion(rows, report.mapping.frameworks, True)), report)
 
 
-def _conversion(rows: Sequence[Sequence[Any]], loud: bool) -> str:
-    header = (
-        "Parameter name of torch",
-        "Parameter name of MindSpore",
-        "Conversion status",
-        "Parameter shape of torch",
-        "Parameter shape of MindSpore",
-    )
+def _conversion(rows: Sequence[Sequence[Any]], frameworks: tuple[str, str], loud: bool) -> str:
+    header = [*_both("Parameter name of {}", frameworks), "Conversion status"]
+    header += _both("Parameter shape of {}", frameworks)
     text = boxed("The list of conversion result", header, rows)
     if loud:
         say(text)
     return text
+
+
+def _both(text: str, frameworks: tuple[str, str]) -> list[str]:
+    return [text.format("MindSpore" if name == "mindspore" else name) for name in frameworks]
 
 
 def _status(own: str, other: str, changed: bool) -> str:
@@ -464,29 +463,12 @@ def compare_pth_and_ckpt(weight_map_path: Any, pt_file_path: Any, ms_file_path: 
     Keywords: `rtol`, `atol` (1e-4), `equal_nan`, `compare_value=False`, `print_level`, `print_conv_info=True`.
     """
     loud = kwargs.pop("print_conv_info", False)
-    kwargs.setdefault(
-        "shape_field_names",
-        [
-            "Parameter name of torch",
-            "Parameter name of MindSpore",
-            "Whether shape are equal",
-            "Parameter shape of torch",
-            "Parameter shape of MindSpore",
-        ],
-    )
-    kwargs.setdefault(
-        "value_field_names",
-        [
-            "Parameter name of torch",
-            "Parameter name of MindSpore",
-            "result of allclose",
-            "ratio of allclose",
-            "cosine similarity",
-            "mean & max diffs",
-        ],
-    )
     made = _Map.read(weight_map_path)
     source, other = _file(pt_file_path, "pt_file_path"), _file(ms_file_path, "ms_file_path")
+    both = ((made.described or {}).get("framework", "torch"), _FRAMEWORK.get(other.suffix, "mindspore"))
+    names, shapes = _both("Parameter name of {}", both), _both("Parameter shape of {}", both)
+    kwargs.setdefault("shape_field_names", [*names, "Whether shape are equal", *shapes])
+    kwargs.setdefault("value_field_names", [*names, *_VALUE_FIELDS[2:]])
     options = _Comparing.of("compare_pth_and_ckpt", kwargs)
     with tempfile.TemporaryDirectory(prefix="compare_pth_and_ckpt") as place:
         goal = Path(place) / f"converted{other.suffix if other.suffix in _FRAMEWORK else '.ckpt'}"
