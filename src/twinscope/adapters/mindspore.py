@@ -388,8 +388,11 @@ class MindSporeAdapter(Adapter):
         has_kernel = tensor.dtype != ms.bfloat16 or _device() != "cpu"
         if isinstance(tensor, Parameter) and not tensor.has_init and has_kernel:
             # a compiled optimizer goes on with the memory that it knows: any other would never be updated
-            with _quiet():
-                ops.assign(tensor, value)
+            try:
+                with _quiet():
+                    ops.assign(tensor, value)
+            except TypeError:  # no such kernel: bfloat16 on the CPU, where nothing is computed with it either
+                tensor.assign_value(value)
         else:
             tensor.assign_value(value)
         _CHANGES.bump(tensor)
