@@ -89,6 +89,8 @@ def align(
         )
     given = inputs if isinstance(inputs, InputPair) else InputPair(inputs, inputs)
     updates = parse_optimizers(optimizer, reference, candidate, steps, backward)
+    if updates is not None and confirm:
+        raise OptionError("a training step cannot be confirmed in float64", hint="leave confirm= or optimizer= out")
     notes: list[str] = []
     mapping = comparing.pop("mapping", None)
     carried = None
@@ -124,7 +126,7 @@ def align(
         )
         known = carried if carried is not None else as_map(mapping)
         hints = None if known is not None else mapping
-        result = train(trained, plan, steps, seed, known, hints, {**comparing, "progress": progress}, judging)
+        result = train(trained, plan, steps, seed, known, hints, {**comparing, "progress": progress}, judging, hold)
         return finished(result)
     sides = (
         (first, reference, given.reference, losses[0]),

@@ -451,10 +451,11 @@ class Recorder:
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
 
-    def begin_at(self, step: int) -> None:
-        """Number what is recorded as of this step, so that it can stand beside records of the steps before."""
+    def begin_at(self, step: int, again: bool = False) -> None:
+        """Number what is recorded as of this step, so that it can stand beside records of the steps before; `again`,
+        beside those of the same step."""
         self.step = step
-        self._next_call = self._next_value = self._next_index = step << STEP_BITS
+        self._next_call = self._next_value = self._next_index = (step << STEP_BITS) + (again << (STEP_BITS - 2))
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -1081,11 +1082,12 @@ class Capture:
         writer: Callable[[Manifest], Writer] | None = None,
         first_step: int = 0,
         failed: Callable[[], None] | None = None,
+        again: bool = False,
     ) -> None:
         self.adapter = adapter or adapter_for(model)
         self._choose, self._make_writer, self._failed = choose, writer, failed
         self.model = model
-        self._first_step = first_step
+        self._first_step, self._step_again = first_step, again
         self.plan = plan
         self.path = Path(path) if path is not None else None
         self._rank, self._world = rank, world
@@ -1156,7 +1158,7 @@ class Capture:
             )
         self._manifest, self._writer = manifest, writer
         self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose, self._failed)
-        self._recorder.begin_at(self._first_step)
+        self._recorder.begin_at(self._first_step, self._step_again)
         observing = self.adapter.observe(self.model, self._recorder, self.plan.level)
         try:
             observing.__enter__()

@@ -457,10 +457,10 @@ class Comparison:
             notes=tuple(self._notes(results)),
             options=options,
             traces=(self.reference, self.candidate),
-            again=self._again,
+            again=self.result_by,
         )
 
-    def _again(self, judge: Judge) -> Result:
+    def result_by(self, judge: Judge) -> Result:
         """The same two traces, matched as they are, judged by another measure."""
         again = Comparison(self.reference, self.candidate, judge, *self._given_options, matching=self.matching)
         return again.measure().result()

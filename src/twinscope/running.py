@@ -89,15 +89,16 @@ def watch_once(
     seed: int,
     path: str | None = None,
     step: int | None = None,
+    again: bool = False,
 ) -> Trace:
     """Run `model` once under capture and put back everything that running it changed.
 
-    With `step` it is a step of a training: of that number, and with its loss recorded.
+    With `step` it is a training step: of that number, and with its loss recorded; `again`, one that is made once more.
     """
     args, kwargs = as_arguments(adapter, inputs)
     with unchanged(adapter, model):
         adapter.seed(seed)
-        run = Capture(model, path, plan, adapter=adapter, first_step=step or 0)
+        run = Capture(model, path, plan, adapter=adapter, first_step=step or 0, again=again)
         with run:
             _, value = adapter.run(model, args, kwargs, loss, plan.backward)
             if step is not None and adapter.is_tensor(value):

@@ -217,6 +217,19 @@ class Trace:
             return None
         return _read_tensor(self.path, value, place)
 
+    def with_arrays(self, arrays: Mapping[int, Array]) -> Trace:
+        """The same trace with further tensors, by value, which slots of no record of its own may have."""
+        return replace(self, _arrays={**self._arrays, **arrays})
+
+    @classmethod
+    def joined(cls, traces: Sequence[Trace], *, arrays_only: bool = False) -> Trace:
+        """Traces in memory of one model's steps, whose numbers are all different, as one; with `arrays_only` the first,
+        and the tensors of the others."""
+        arrays = {value: array for trace in traces for value, array in trace._arrays.items()}
+        return replace(
+            traces[0], records=[r for t in traces[: 1 if arrays_only else None] for r in t.records], _arrays=arrays
+        )
+
     @classmethod
     def open(cls, path: str | os.PathLike[str] | Trace) -> Trace:
         """The trace in directory `path`; a trace is returned as it is.

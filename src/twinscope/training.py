@@ -17,20 +17,23 @@ Afterwards models and optimizers are where training has brought them.
 
 from __future__ import annotations
 
+import functools
 import inspect
-import itertools
 import math
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from .adapters._registry import adapter_for, package_of
 from .adapters.base import Adapter, Array, Learned
-from .capturing import STEP_BITS, Capture, Plan
+from .adapters.optimizing import Told
+from .capturing import STEP_BITS, Capture, Plan, TwinscopeWarning
 from .comparing import Comparison, comparison_of, numbers_of
 from .errors import OptionError, TwinscopeError
 from .graft import Grafts
@@ -42,7 +45,8 @@ from .records import Kind, ModuleInfo, Overall, ParamInfo, Phase, Record, Slot, 
 from .result import SEVERITY, Finding, PairResult, Result, SlotDiff, Unmatched
 from .running import InputPair, as_arguments, same_bytes, unchanged, watch_once
 from .store import Trace
-from .updates.update import Judged, Update, judge_directly
+from .updates.alone import Handling, Own, handling_of, judge_alone
+from .updates.update import Judged, Update
 from .weights.layout import from_neutral, to_neutral
 from .weights.mapping import find_map
 from .weights.weightmap import Entry, WeightMap, carried
@@ -64,15 +68,36 @@ class Side:
     optimizer: Any  # an optimizer of the framework, or a function
     handed: bool = False  # whether that function takes the gradients
 
-    def update(self, learned: Learned) -> None:
-        """Apply the gradients, and drop them."""
-        if self.adapter.is_optimizer(self.optimizer):
-            self.adapter.update(self.optimizer, learned)
-        elif self.handed:
-            self.optimizer(tuple(g for _, g in learned.gradients))
-        else:
-            self.optimizer()
+    def update(self, learned: Learned, watch: bool) -> dict[int, Told]:
+        """Apply the gradients, and drop them. What the optimizers that do it were about to do, by parameter."""
+        told: dict[int, Told] = {}
+        with ExitStack() as stack:
+            for optimizer in optimizers_in(self.optimizer, self.adapter) if watch else ():
+                stack.enter_context(self.adapter.watching_updates(optimizer, self._noting(optimizer, told)))
+            if self.adapter.is_optimizer(self.optimizer):
+                self.adapter.update(self.optimizer, learned)
+            elif self.handed:
+                self.optimizer(tuple(g for _, g in learned.gradients))
+            elif inspect.ismethod(self.optimizer) and self.adapter.is_optimizer(self.optimizer.__self__):
+                getattr(self.optimizer.__self__, self.optimizer.__name__)()  # as it is while it is watched
+            else:
+                self.optimizer()
         self.adapter.clear_gradients([p for p, _ in learned.gradients])
+        return told
+
+    def _noting(self, optimizer: Any, told: dict[int, Told]) -> Callable[[Sequence[Any] | None], None]:
+        def seen(gradients: Sequence[Any] | None) -> None:
+            try:
+                for one in self.adapter.rules(optimizer, gradients):
+                    told.setdefault(id(one.parameter), one)
+            except Exception as error:  # noqa: BLE001 - an optimizer of another make is judged without
+                warnings.warn(
+                    f"twinscope: {type(optimizer).__name__} cannot be read ({type(error).__name__}: {error})",
+                    TwinscopeWarning,
+                    stacklevel=2,
+                )
+
+        return seen
 
 
 def parse_optimizers(
@@ -150,6 +175,51 @@ def _checked(optimizer: Any, model: Any, role: str) -> bool:
     return len(needed) == 1
 
 
+def optimizers_in(update: Any, adapter: Adapter) -> list[Any]:
+    """The optimizers that an update makes use of, as far as can be seen: itself, what it is bound to, what a function
+    encloses, was given beforehand, or reads from its module."""
+    found: list[Any] = []
+    waiting, seen = [(update, 0)], set()
+    while waiting:
+        value, depth = waiting.pop()
+        if id(value) in seen or depth > 3:
+            continue
+        seen.add(id(value))
+        if adapter.is_optimizer(value):
+            found.append(value)
+            continue
+        more: list[Any] = []
+        if isinstance(value, functools.partial):
+            more += [value.func, *value.args, *value.keywords.values()]
+        elif inspect.ismethod(value):
+            more += [value.__self__, value.__func__]
+        elif inspect.isfunction(value):
+            names = {name for code in _codes(value.__code__) for name in code.co_names}
+            more += [value.__globals__[name] for name in names if name in value.__globals__]
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # not filled yet
+                    more.append(cell.cell_contents)
+            more += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        elif isinstance(value, (tuple, list)) and len(value) <= 16:
+            more += value
+        elif isinstance(value, dict) and len(value) <= 16:
+            more += value.values()
+        elif hasattr(value, "__dict__") and not (
+            inspect.isclass(value) or inspect.ismodule(value) or adapter.is_model(value) or adapter.is_tensor(value)
+        ):
+            more += list(vars(value).values())[:64]
+        waiting += [(item, depth + 1) for item in more]
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
 @dataclass(frozen=True, slots=True)
 class Twin:
     """A parameter or buffer of the candidate, and how it comes from those of the reference."""
@@ -168,10 +238,11 @@ def train(
     hints: Any,
     comparing: Mapping[str, Any],
     judging: Judging,
+    hold: bool,
 ) -> Result:
     """Make `steps` steps with both sides and compare each; the models and optimizers stay where that brings them."""
-    training = _Training(sides, plan, seed, mapping, hints, comparing, judging)
-    return _joined([training.step(n) for n in range(steps)])
+    training = _Training(sides, plan, seed, mapping, hints, comparing, judging, hold)
+    return _joined([training.step(n) for n in range(steps)], training.rates)
 
 
 class _Training:
@@ -186,7 +257,10 @@ class _Training:
         hints: Any,
         comparing: Mapping[str, Any],
         judging: Judging,
+        hold: bool,
     ) -> None:
+        self.hold = hold
+        self.rates: tuple[list[float | None], list[float | None]] = ([], [])  # of each side, by step
         self.sides = sides
         self.plan = plan
         self.seed = seed
@@ -215,12 +289,32 @@ class _Training:
         traces = (made[0][0], made[1][0])
         comparison = comparison_of(*traces, **self.comparing)
         self._matching = comparison.matching
+        alone = isinstance(comparison.judge, RoundoffJudge)
         result = self._judged(comparison, traces, before, number)
         gradients = [self._gradients(s, m[1]) for s, m in zip(self.sides, made, strict=True)]
-        for side, (_, learned) in zip(self.sides, made, strict=True):
-            side.update(learned)
+        told = [s.update(m[1], alone) for s, m in zip(self.sides, made, strict=True)]
         after = [_snapshot(s) for s in self.sides]
-        return self._updated(result, comparison, before, gradients, after, number)
+        sides = [
+            _Made(b, g, a, self._told(s, t))
+            for s, b, g, a, t in zip(self.sides, before, gradients, after, told, strict=True)
+        ]
+        updates = self._updates(sides)
+        judged = self._judged_updates(updates, sides) if alone else [None] * len(updates)
+        numbers = range((number << STEP_BITS) + (1 << (STEP_BITS - 1)), (number + 1) << STEP_BITS)
+
+        def told_of(whole: Result, judge: Judge, known: Sequence[Judged | None]) -> Result:
+            return self._updated(whole, judge, updates, known, number, numbers)
+
+        def again(judge: Judge) -> Result:
+            known = judged if isinstance(judge, RoundoffJudge) else [None] * len(updates)
+            return told_of(comparison.result_by(judge), judge, known)
+
+        result = told_of(result, comparison.judge, judged)
+        if not self.hold:
+            return replace(result, traces=None, again=None)
+        if result.traces is not None and result.traces[1] is not traces[1]:  # the step was made once more
+            traces = (traces[0], Trace.joined([traces[1], result.traces[1]], arrays_only=True))
+        return replace(result, traces=_with_updates(traces, updates, numbers), again=again)
 
     def _learn(self, side: Side, number: int) -> tuple[Trace, Learned]:
         args, kwargs = as_arguments(side.adapter, side.inputs)
@@ -345,82 +439,127 @@ class _Training:
 
     # -- the update ----------------------------------------------------------------------------------------------------
 
-    def _updated(
-        self,
-        result: Result,
-        comparison: Comparison,
-        before: Sequence[Mapping[str, Array]],
-        gradients: Sequence[Mapping[str, Array]],
-        after: Sequence[Mapping[str, Array]],
-        number: int,
-    ) -> Result:
-        """The result with what the update made of the weights."""
-        found = self._updates(before, gradients, after)
-        numbers = itertools.count((number << STEP_BITS) + (1 << (STEP_BITS - 1)))
-        held: dict[tuple[str, str], list[tuple[SlotDiff, Judged | None]]] = defaultdict(list)
-        for twin, update in found:
-            own, other = self.places[0][twin.reference[0]], self.places[1][twin.candidate]
-            slots = (
-                _slot(own[1], update.after[0], next(numbers), twin.reference[0]),
-                _slot(other[1], update.after[1], next(numbers), twin.candidate),
-            )
-            noise = self._noise[twin.candidate] = update.noise(self._noise.get(twin.candidate))
-            judged = None
-            if isinstance(comparison.judge, RoundoffJudge):
-                judged = judge_directly(update, noise)
-            held[own[0].path, other[0].path].append((_diff(slots, update, comparison.judge, judged), judged))
-        given_wrong = {
-            p.reference.path for p in result.pairs if p.verdict is Verdict.BUG and p.reference.phase in _GIVEN
-        }
-        pairs, findings = [], []
-        for paths, parts in held.items():
-            diffs = tuple(d for d, _ in parts)
-            records = [
-                _record(
-                    next(numbers),
-                    number,
-                    path,
-                    self._type(i, path),
-                    tuple((d.reference, d.candidate)[i] for d in diffs),
-                )
-                for i, path in enumerate(paths)
-            ]
-            pair = Pair(records[0], records[1], "weights", 1.0, tuple((d.reference, d.candidate) for d in diffs))
-            verdict = next(v for v in SEVERITY if v in {d.verdict for d in diffs})
-            inherits = verdict is Verdict.BUG and paths[0] in given_wrong
-            made = PairResult(pair, verdict, diffs, inherits=inherits)
-            pairs.append(made)
-            if verdict is Verdict.BUG and not inherits:
-                findings.append(_finding(comparison, made, [j for _, j in parts if j is not None]))
-        if not found:
-            findings.append(_nothing_updated(number))
-        return _extended(result, pairs, findings)
+    def _told(self, side: Side, told: Mapping[int, Told]) -> dict[str, Told]:
+        found = {}
+        for info, module in side.adapter.modules(side.model):
+            for name, tensor in side.adapter.state(module).items():
+                if id(tensor) in told:
+                    found[info.param_path(name)] = told[id(tensor)]
+        return found
 
-    def _type(self, side: int, path: str) -> str:
-        return next(info.type for info, _ in self.places[side].values() if info.path == path)
-
-    def _updates(
-        self,
-        before: Sequence[Mapping[str, Array]],
-        gradients: Sequence[Mapping[str, Array]],
-        after: Sequence[Mapping[str, Array]],
-    ) -> list[tuple[Twin, Update]]:
+    def _updates(self, sides: Sequence[_Made]) -> list[tuple[Twin, Update]]:
         """What became of each parameter on both sides, in the candidate's layout."""
+        first, second = sides
         found = []
         for twin in self.twins():
             info, name = self.places[1][twin.candidate]
             param = next(p for p in info.params if p.name == name)
             if param.buffer or param.tied_to is not None or not twin.reference:
                 continue
-            own = (before[1][twin.candidate], after[1][twin.candidate])
-            theirs = (twin.carry(before[0].__getitem__), twin.carry(after[0].__getitem__))
-            gradient = gradients[1].get(twin.candidate)
-            known = all(path in gradients[0] for path in twin.reference)
-            other = twin.carry(gradients[0].__getitem__) if known else None
+            own = (second.before[twin.candidate], second.after[twin.candidate])
+            theirs = (twin.carry(first.before.__getitem__), twin.carry(first.after.__getitem__))
+            gradient = second.gradients.get(twin.candidate)
+            known = all(path in first.gradients for path in twin.reference)
+            other = twin.carry(first.gradients.__getitem__) if known else None
             moved = not (np.array_equal(*own) and np.array_equal(*theirs))
             if moved or gradient is not None or other is not None:  # else it is frozen on both sides
                 found.append((twin, Update((theirs[0], own[0]), (other, gradient), (theirs[1], own[1]))))
         return found
+
+    def _judged_updates(self, updates: Sequence[tuple[Twin, Update]], sides: Sequence[_Made]) -> list[Judged | None]:
+        """Each update judged alone."""
+        handlings = [side.handling() for side in sides]
+        found: list[Judged | None] = []
+        for n, (twin, update) in enumerate(updates):
+            noise = self._noise[twin.candidate] = update.noise(self._noise.get(twin.candidate))
+            reference = [sides[0].own(path, handlings[0]) for path in twin.reference]
+            candidate = sides[1].own(twin.candidate, handlings[1])
+            if n == 0:
+                for rates, own in zip(self.rates, (reference[0], candidate), strict=True):
+                    rates.append(own.rule["lr"] if own.rule is not None else None)
+            found.append(judge_alone(update, noise, reference, candidate))
+        return found
+
+    def _updated(
+        self,
+        result: Result,
+        judge: Judge,
+        updates: Sequence[tuple[Twin, Update]],
+        judged: Sequence[Judged | None],
+        number: int,
+        numbers: range,
+    ) -> Result:
+        """The result with what the update made of the weights."""
+        held: dict[tuple[str, str], list[tuple[SlotDiff, Judged | None]]] = defaultdict(list)
+        for n, ((twin, update), one) in enumerate(zip(updates, judged, strict=True)):
+            slots = (
+                _slot(self.places[0][twin.reference[0]][1], update.after[0], numbers[n], twin.reference[0], self.hold),
+                _slot(self.places[1][twin.candidate][1], update.after[1], numbers[n], twin.candidate, self.hold),
+            )
+            paths = (self.places[0][twin.reference[0]][0].path, self.places[1][twin.candidate][0].path)
+            held[paths].append((_diff(slots, update, judge, one), one))
+        given_wrong = {
+            p.reference.path for p in result.pairs if p.verdict is Verdict.BUG and p.reference.phase in _GIVEN
+        }
+        pairs, wrong = [], []
+        for n, (paths, parts) in enumerate(held.items(), len(updates)):
+            diffs = tuple(d for d, _ in parts)
+            records = [
+                _record(numbers[n], number, path, self._type(i, path), slots)
+                for i, (path, slots) in enumerate(
+                    zip(paths, ([d.reference for d in diffs], [d.candidate for d in diffs]), strict=True)
+                )
+            ]
+            pair = Pair(records[0], records[1], "weights", 1.0, tuple((d.reference, d.candidate) for d in diffs))
+            verdict = next(v for v in SEVERITY if v in {d.verdict for d in diffs})
+            known = any(j is not None and j.cause is not None for _, j in parts)
+            inherits = verdict is Verdict.BUG and paths[0] in given_wrong and not known
+            made = PairResult(pair, verdict, diffs, inherits=inherits)
+            pairs.append(made)
+            if verdict is Verdict.BUG and not inherits:
+                wrong.append((made, parts))
+        findings = _findings(wrong, len(updates))
+        if not updates:
+            findings.append(_nothing_updated(number))
+        findings += _told_otherwise([(t, j) for (t, _), j in zip(updates, judged, strict=True)], number, findings)
+        return _extended(result, pairs, findings)
+
+    def _type(self, side: int, path: str) -> str:
+        return next(info.type for info, _ in self.places[side].values() if info.path == path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What one side's step made: all that it holds before and after, its gradients, what its optimizer was told."""
+
+    before: Mapping[str, Array]
+    gradients: Mapping[str, Array]
+    after: Mapping[str, Array]
+    told: Mapping[str, Told] = field(default_factory=dict)
+
+    def handling(self) -> Handling | None:
+        """What was done to all gradients before the update, where that is one thing."""
+        pairs = [
+            (self.gradients[path].astype(np.float64), told.gradient)
+            for path, told in self.told.items()
+            if path in self.gradients and told.gradient is not None
+        ]
+        text = next((t.clipping for t in self.told.values() if t.clipping), "")
+        return handling_of(pairs, text)
+
+    def own(self, path: str, handling: Handling | None) -> Own:
+        told = self.told.get(path)
+        gradient = self.gradients.get(path)
+        if gradient is not None:
+            gradient = gradient.astype(np.float64)
+        if told is None:
+            return Own(path, self.before[path], self.after[path], gradient)
+        if (handling is None or handling.scale is None) and gradient is not None and told.gradient is not None:
+            handling = handling_of([(gradient, told.gradient)], told.clipping)  # each by its own norm
+        return Own(
+            path, self.before[path], self.after[path], gradient, told.gradient, told.rule, told.state,
+            handling or Handling(),
+        )  # fmt: skip
 
 
 #: Phases in which a difference explains that of an update.
@@ -490,12 +629,22 @@ def _through_neutral(path: str, own: ParamInfo, other: ParamInfo) -> Callable[[R
 # -- what is said of an update -----------------------------------------------------------------------------------------
 
 
-def _slot(name: str, array: Array, value: int, path: str) -> Slot:
-    return Slot(name, TensorMeta(tuple(array.shape), array.dtype.name), value, array_stats(array), False, path)
+def _slot(name: str, array: Array, value: int, path: str, kept: bool) -> Slot:
+    return Slot(name, TensorMeta(tuple(array.shape), array.dtype.name), value, array_stats(array), kept, path)
 
 
-def _record(index: int, step: int, path: str, type_: str, slots: tuple[Slot, ...]) -> Record:
-    return Record(index, step, Kind.STATE, Phase.STEP, path, type_, -1, None, 0, slots)
+def _record(index: int, step: int, path: str, type_: str, slots: Sequence[Slot]) -> Record:
+    return Record(index, step, Kind.STATE, Phase.STEP, path, type_, -1, None, 0, tuple(slots))
+
+
+def _with_updates(
+    traces: tuple[Trace, Trace], updates: Sequence[tuple[Twin, Update]], numbers: range
+) -> tuple[Trace, Trace]:
+    """Both traces with the weights after the update, which both have in the candidate's layout."""
+    return tuple(  # type: ignore[return-value]
+        trace.with_arrays({numbers[n]: update.after[side] for n, (_, update) in enumerate(updates)})
+        for side, trace in enumerate(traces)
+    )
 
 
 def _diff(slots: tuple[Slot, Slot], update: Update, judge: Judge, judged: Judged | None) -> SlotDiff:
@@ -517,12 +666,55 @@ def _diff(slots: tuple[Slot, Slot], update: Update, judge: Judge, judged: Judged
     )
 
 
-def _finding(comparison: Comparison, result: PairResult, judged: Sequence[Judged]) -> Finding:
-    """A weight that differs after the update although it agreed before, and its gradient did."""
-    bad = [j for j in judged if j.verdict is Verdict.BUG]
-    cause = next((j.cause for j in bad if j.cause is not None), None)
-    text = "weights and gradients agreed, and the update led apart: the optimizer"
-    return replace(comparison.finding(result, text, Phase.STEP), cause=cause)
+def _findings(
+    wrong: Sequence[tuple[PairResult, Sequence[tuple[SlotDiff, Judged | None]]]], everything: int
+) -> list[Finding]:
+    """One finding a cause: an optimizer that was told otherwise does the same wrong to all that it updates."""
+    groups: dict[str | None, list[tuple[PairResult, SlotDiff]]] = defaultdict(list)
+    for result, parts in wrong:
+        for diff, judged in parts:
+            if diff.verdict is Verdict.BUG:
+                groups[judged.cause if judged is not None else None].append((result, diff))
+    found = []
+    for cause, members in groups.items():
+        first, diff = members[0]
+        names = [f"{r.candidate.path}.{d.candidate.name}" if r.candidate.path else d.candidate.name for r, d in members]
+        where = "of all parameters" if len(names) == everything else f"of {_listed(names)}"
+        biases = len(names) < everything and all(len(d.candidate.meta.shape) <= 1 for _, d in members)
+        numbers = {k: v for k, v in (("error", diff.error), ("limit", diff.limit)) if v is not None}
+        text = "weights and gradients agreed, and the update led apart: the optimizer"
+        found.append(
+            Finding(
+                Verdict.BUG,
+                Phase.STEP,
+                first.reference.step,
+                first.reference.where,
+                first.candidate.where,
+                (None, None),
+                "; ".join(t for t in (text, f"the update {where} differs", diff.note) if t),
+                numbers,
+                cause if cause is None or not biases else f"{cause}, on biases and norms ({_listed(names)})",
+                first,
+            )
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])])
+
+
+def _told_otherwise(
+    judged: Sequence[tuple[Twin, Judged | None]], step: int, findings: Sequence[Finding]
+) -> list[Finding]:
+    """Settings that differ and have made no difference yet: nothing was shown about them."""
+    told = list(dict.fromkeys(text for _, j in judged if j is not None for text in j.told))
+    if not told or findings:
+        return []
+    text = f"the optimizers were told otherwise, which makes no difference in this step: {'; '.join(told)}"
+    first = next(t for t, j in judged if j is not None and j.told)
+    places = (first.reference[0].rpartition(".")[0], first.candidate.rpartition(".")[0])
+    return [Finding(Verdict.UNDECIDED, Phase.STEP, step, places[0], places[1], (None, None), text)]
 
 
 def _nothing_updated(step: int) -> Finding:
@@ -549,21 +741,57 @@ def _extended(result: Result, pairs: Sequence[PairResult], findings: Sequence[Fi
     return replace(result, verdict=verdict, findings=everything, pairs=(*result.pairs, *pairs), first_divergence=first)
 
 
-def _joined(results: Sequence[Result]) -> Result:
-    """The results of all steps as one."""
+def _joined(results: Sequence[Result], rates: Sequence[Sequence[float | None]] = ((), ())) -> Result:
+    """The results of all steps as one. What an optimizer does wrong in each step is a finding of the first."""
     order = (Overall.DIFFERENT, Overall.UNDECIDED, Overall.SAME)
-    return replace(
+    shift = _shifted(*rates)
+    findings: list[Finding] = []
+    for finding in (f for r in results for f in r.findings):
+        if finding.phase is Phase.STEP and finding.cause is not None:
+            if shift is not None and finding.cause.startswith("learning rate"):
+                if any(f.cause is not None and f.cause.endswith(shift) for f in findings):
+                    continue
+                finding = replace(finding, cause=f"{finding.cause}: {shift}")
+            elif any((f.cause, f.phase) == (finding.cause, finding.phase) for f in findings):
+                continue
+        findings.append(finding)
+    if any(f.verdict is Verdict.BUG and f.phase is Phase.STEP for f in findings):
+        findings = [f for f in findings if f.verdict is not Verdict.UNDECIDED or f.phase is not Phase.STEP]
+    first = next((r.first_divergence for r in results if r.first_divergence is not None), None)
+    if first is not None and first.phase is Phase.STEP:
+        first = next((f for f in findings if (f.phase, f.step) == (Phase.STEP, first.step)), first)
+    whole = replace(
         results[0],
         verdict=min((r.verdict for r in results), key=order.index),
-        findings=tuple(f for r in results for f in r.findings),
+        findings=tuple(findings),
         pairs=tuple(p for r in results for p in r.pairs),
         unmatched=Unmatched(
             tuple(u for r in results for u in r.unmatched.reference),
             tuple(u for r in results for u in r.unmatched.candidate),
         ),
-        first_divergence=next((r.first_divergence for r in results if r.first_divergence is not None), None),
+        first_divergence=first,
         notes=tuple(dict.fromkeys(note for r in results for note in r.notes)),
         matching=replace(results[0].matching, pairs=tuple(p for r in results for p in r.matching.pairs)),
-        traces=results[0].traces if len(results) == 1 else None,  # they are those of one step
-        again=results[0].again if len(results) == 1 else None,
     )
+    held = [r.traces for r in results if r.traces is not None]
+    if len(held) < len(results):
+        return whole
+
+    def again(judge: Judge) -> Result:
+        return _joined([r.again(judge) for r in results if r.again is not None], rates)
+
+    return replace(whole, traces=(Trace.joined([t[0] for t in held]), Trace.joined([t[1] for t in held])), again=again)
+
+
+def _shifted(reference: Sequence[float | None], candidate: Sequence[float | None]) -> str | None:
+    """Whether two schedules of the learning rate are one, a step apart."""
+    known = [[r for r in rates if r is not None] for rates in (reference, candidate)]
+    if len(known[0]) < 2 or len(known[0]) != len(known[1]) or np.allclose(known[0], known[1], rtol=1e-6):
+        return None
+    for text, own, other in (
+        ("the candidate's schedule is one step ahead", known[0][1:], known[1][:-1]),
+        ("the candidate's schedule is one step behind", known[0][:-1], known[1][1:]),
+    ):
+        if np.allclose(own, other, rtol=1e-6):
+            return text
+    return None

@@ -23,12 +23,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..records import Level, ModuleInfo, Stats, TensorMeta
+
+if TYPE_CHECKING:
+    from .optimizing import Told
 
 Array = npt.NDArray[Any]
 
@@ -287,6 +290,19 @@ class Adapter:
 
     def update(self, optimizer: Any, learned: Learned) -> None:
         """The second half of a training step: what the user would write to apply these gradients."""
+        raise NotImplementedError
+
+    def rules(self, optimizer: Any, gradients: Sequence[Any] | None = None) -> list[Told]:
+        """What an optimizer will do to each of its parameters in its next step, as it stands now: kind and settings in
+        neutral words, what it remembers, and the gradients that it will apply, which are `gradients` where the
+        framework does not store them."""
+        raise NotImplementedError
+
+    def watching_updates(
+        self, optimizer: Any, seen: Callable[[Sequence[Any] | None], None]
+    ) -> AbstractContextManager[None]:
+        """While the context is open, call `seen` right before each step of an optimizer, whoever makes it, with the
+        gradients that it is handed, None where they are stored on the parameters."""
         raise NotImplementedError
 
     def clear_gradients(self, parameters: Sequence[Any]) -> None:

@@ -36,6 +36,7 @@ import numpy as np
 from ..errors import FrameworkError, NoFloat64, OptionError, WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
 from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
+from .optimizing import Told
 
 try:
     import mindspore as ms
@@ -45,6 +46,7 @@ try:
     from mindspore.ops.composite.base import _Grad
 
     from .altering import mindspore as altering
+    from .optimizing import mindspore as optimizing
 except RuntimeError as error:  # numpy 2: the wheel does not declare that it cannot
     raise FrameworkError(f"mindspore cannot be loaded: {error}", hint="pip install 'numpy<2'") from error
 
@@ -506,6 +508,17 @@ class MindSporeAdapter(Adapter):
 
     def optimized(self, optimizer: Any) -> list[Any]:
         return list(optimizer.parameters)
+
+    def rules(self, optimizer: Any, gradients: Sequence[Any] | None = None) -> list[Told]:
+        return optimizing.told(optimizer, gradients)
+
+    @contextmanager
+    def watching_updates(self, optimizer: Any, seen: Callable[[Sequence[Any] | None], None]) -> Iterator[None]:
+        handle = optimizer.register_forward_pre_hook(lambda _, inputs: seen(inputs[0]))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def update(self, optimizer: Any, learned: Learned) -> None:
         gradients = {id(p): g for p, g in learned.gradients}

@@ -42,6 +42,8 @@ from ..errors import WeightError
 from ..records import Level, ModuleInfo, ParamInfo, TensorMeta
 from .altering import paddle as altering
 from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
+from .optimizing import Told
+from .optimizing import paddle as optimizing
 
 _ROOT = os.path.dirname(os.path.abspath(paddle.__file__)) + os.sep
 
@@ -511,6 +513,31 @@ class PaddleAdapter(Adapter):
 
     def update(self, optimizer: Any, learned: Learned) -> None:
         optimizer.step()
+
+    def rules(self, optimizer: Any, gradients: Sequence[Any] | None = None) -> list[Told]:
+        with _unseen():
+            return optimizing.told(optimizer)
+
+    @contextmanager
+    def watching_updates(self, optimizer: Any, seen: Callable[[Sequence[Any] | None], None]) -> Iterator[None]:
+        own = vars(optimizer)
+        before = {name: own[name] for name in ("step", "minimize") if name in own}
+
+        def telling(method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                seen(None)
+                return method(*args, **kwargs)
+
+            return call
+
+        for name in ("step", "minimize"):
+            own[name] = telling(getattr(optimizer, name))
+        try:
+            yield
+        finally:
+            for name in ("step", "minimize"):
+                own.pop(name, None)
+            own.update(before)
 
     def clear_gradients(self, parameters: Sequence[Any]) -> None:
         with _unseen():

@@ -30,6 +30,8 @@ from ..metrics import array_stats
 from ..records import Level, ModuleInfo, ParamInfo, Stats, TensorMeta
 from .altering import torch as altering
 from .base import Adapter, Array, Learned, PulledBack, Sink, plain_attributes, rebuilt
+from .optimizing import Told
+from .optimizing import torch as optimizing
 
 _ROOT = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -423,6 +425,18 @@ class TorchAdapter(Adapter):
 
     def update(self, optimizer: Any, learned: Learned) -> None:
         optimizer.step()
+
+    def rules(self, optimizer: Any, gradients: Sequence[Any] | None = None) -> list[Told]:
+        with _CALL():
+            return optimizing.told(optimizer)
+
+    @contextmanager
+    def watching_updates(self, optimizer: Any, seen: Callable[[Sequence[Any] | None], None]) -> Iterator[None]:
+        handle = optimizer.register_step_pre_hook(lambda *_: seen(None))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def clear_gradients(self, parameters: Sequence[Any]) -> None:
         for p in parameters:

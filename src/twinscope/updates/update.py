@@ -56,6 +56,7 @@ class Judged:
     limit: float  # the most that noise explains
     note: str = ""
     cause: str | None = None
+    told: tuple[str, ...] = ()  # settings that differ and make no difference in this step
 
 
 def judge_directly(update: Update, noise: Array) -> Judged:
