@@ -167,7 +167,7 @@ def test_watching_an_optimizer_leaves_nothing_on_it(framework: str) -> None:
     adapter = by_name(framework)
     path, settings = CASES[framework][0]
     optimizer, parameters = made(framework, path, settings)
-    before = {name: value for name, value in vars(optimizer).items() if not hasattr(value, "__len__")}
+    before = {name: v for name, v in vars(optimizer).items() if v is not None and not hasattr(v, "__len__")}
     told: list[Any] = []
     with pytest.raises(ValueError, match="mine"), adapter.watching_updates(optimizer, told.append):
         raise ValueError("mine")
