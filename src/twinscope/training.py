@@ -374,7 +374,9 @@ class _Training:
         side = self.sides[1]
         with self._as_before(before), self._placed(before[0]):
             plan = self.plan
-            trace = watch_once(side.adapter, side.model, side.inputs, side.loss, plan, self.seed + number, step=number)
+            trace = watch_once(
+                side.adapter, side.model, side.inputs, side.loss, plan, self.seed + number, None, number, True
+            )
             again = comparison_of(traces[0], trace, **self.comparing)
             alone = again.result()
             if alone.verdict is not Overall.SAME:
