@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any
 
 from .adapters._registry import adapter_for
+from .alone import judged_alone
 from .capturing import Plan
-from .comparing import Comparison, comparison_of
+from .comparing import Comparison, comparison_of, wanted_phases
 from .confirming import confirmed, run_in_float64, wants_confirmation
 from .errors import OptionError
 from .explain.causes import explain
@@ -42,6 +43,7 @@ def align(
     level: str = "op",
     keep: str | int = "tensors",
     hold: bool = False,
+    alone: bool = False,
     confirm: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
@@ -62,6 +64,9 @@ def align(
     `confirm`: run both networks in float64, too, where noise collapses and a bug stays (`Result.confirmation`); None
     does so where a call judged alone lies between noise and bug.
 
+    With `alone` the tolerance that was asked for is held against every call alone: against what it makes of the
+    reference's own inputs, and of the reference's gradients on the way back. Without a tolerance that is done anyway.
+
     With ``optimizer=(for_reference, for_candidate)`` both make `steps` training steps: forward, loss, backward, update,
     each compared in its own right, and the models and optimizers stay where that brings them. An optimizer is one of
     the side's framework, or a function that makes the update: without arguments, or taking the gradients, as MindSpore
@@ -72,8 +77,11 @@ def align(
         result = twinscope.align(torch_model, paddle_model, np.random.randn(2, 3, 224, 224).astype("float32"))
         print(result)
     """
-    if not isinstance(hold, bool):
-        raise OptionError(f"hold={hold!r} is neither True nor False", hint="write hold=True")
+    for name, value in (("hold", hold), ("alone", alone)):
+        if not isinstance(value, bool):
+            raise OptionError(f"{name}={value!r} is neither True nor False", hint=f"write {name}=True")
+    if alone and optimizer is not None:
+        raise OptionError("alone=True and an optimizer contradict each other", hint="leave one of them out")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise OptionError(f"seed={seed!r} is not a whole number", hint="write seed=0")
     first, second = adapter_for(reference), adapter_for(candidate)
@@ -139,10 +147,17 @@ def align(
     if backward and not (plan.phases or plan.include or plan.exclude or plan.types):
         for trace, side in zip(traces, ("reference", "candidate"), strict=True):
             _refuse_no_gradient(trace, side)
+    alone = alone and any(comparing.get(name) is not None for name in ("atol", "rtol", "mode", "judge"))
+    phases = comparing.pop("phases", None) if alone else None  # what is not asked for still explains the rest
     comparison = comparison_of(traces[0], traces[1], progress=progress, **comparing)
     grafts = None
     if isinstance(comparison.judge, RoundoffJudge):  # who asks for a tolerance gets exactly that
         grafts = judging(comparison, (traces[0], traces[1]), seed)
+    elif alone:
+        wanted = wanted_phases(phases)
+        return finished(
+            judged_alone(reference, candidate, given, comparison, phases=wanted, backward=backward, seed=seed)
+        )
     result = comparison.result(grafts)
     if confirm or (confirm is None and wants_confirmation(result, grafts)):
         runs = tuple(

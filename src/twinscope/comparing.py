@@ -125,9 +125,14 @@ def comparison_of(
         judge = judge_for(atol, rtol, mode)
     elif (atol, rtol, mode) != (None, None, None):
         raise OptionError("judge= and a tolerance contradict each other", hint="hand in one of them")
-    given = (phases,) if isinstance(phases, str) else phases
-    wanted = None if given is None else {Phase.parse(p, "phases") for p in given}
+    wanted = wanted_phases(phases)
     return Comparison(first, second, judge, mapping, wanted, fold, whole, ignore).measure(progress)
+
+
+def wanted_phases(phases: Iterable[str | Phase] | None) -> frozenset[Phase] | None:
+    """The phases that a user names; None is all of them."""
+    given = (phases,) if isinstance(phases, str) else phases
+    return None if given is None else frozenset(Phase.parse(p, "phases") for p in given)
 
 
 class Comparison:
@@ -139,7 +144,7 @@ class Comparison:
         candidate: Trace,
         judge: Judge,
         mapping: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
-        phases: set[Phase] | None = None,
+        phases: frozenset[Phase] | None = None,
         fold: bool = True,
         whole: Pairs | None = None,
         ignore: Mapping[str, Sequence[str]] | Sequence[str] | None = None,

@@ -373,3 +373,29 @@ def no_parameters(bug: bool = False) -> Twins:
             return torch.softmax(x * 1.0, dim=-1)
 
     return Net(), TorchNet(), given(normal(6, 8))
+
+
+def detour() -> Twins:
+    """One side scales before the product, the other one after it: another way to the same numbers."""
+    import paddle
+    import torch
+
+    class Net(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (paddle.nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            scores = paddle.matmul(self.q(x) * 0.35, self.k(x).transpose([0, 2, 1]))
+            return paddle.matmul(paddle.nn.functional.softmax(scores, axis=-1), self.v(x))
+
+    class TorchNet(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (torch.nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            scores = torch.matmul(self.q(x), self.k(x).transpose(1, 2)) * 0.35
+            return torch.matmul(torch.softmax(scores, dim=-1), self.v(x))
+
+    return Net(), TorchNet(), given(normal(2, 5, 8))

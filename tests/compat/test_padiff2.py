@@ -500,3 +500,86 @@ def test_misuse_of_a_map() -> None:
         auto_diff(layer, module, inputs, steps=0)
     with pytest.raises(TwinscopeError, match="the Torch model comes first"):
         auto_diff(module, layer, inputs[::-1])
+
+
+# -- each call alone ---------------------------------------------------------------------------------------------------
+
+ALONE = {"atol": 1e-5, "rtol": 1e-4, "single_step": True}
+PHASES = ("forward", "backward", "both")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "clean",
+    [
+        nets.simple,
+        nets.swapped_order,
+        nets.square_subclass,
+        nets.detour,
+        nets.batch_norm,
+        nets.recompute,
+        nets.no_parameters,
+        lambda: nets.gelu(False),
+        lambda: nets.recurrent("gru"),
+        lambda: nets.outputs("dataclass"),
+        lambda: nets.wrong_gradient(1.0),
+    ],
+    ids=str,
+)
+def test_single_step_passes_what_is_the_same(clean: Any, phase: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if clean is nets.no_parameters and phase == "backward":
+        assert not auto_diff(*clean(), options={**ALONE, "diff_phase": phase}), "nothing compared is never a pass"
+        return
+    answer = auto_diff(*clean(), options={**ALONE, "diff_phase": phase})
+    out = capsys.readouterr().out
+    assert answer, out
+    assert "SUCCESS !!!" in out and ("forward stage compared." in out) == (phase != "backward")
+    assert ("backward stage compared." in out) == (phase != "forward")
+
+
+@pytest.mark.parametrize("mode", ["mean", "strict"])
+@pytest.mark.parametrize("phase", ["forward", "both"])
+def test_single_step_finds_a_factor_between_layers(phase: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {**ALONE, "diff_phase": phase, "compare_mode": mode}
+    assert not auto_diff(*nets.simple("scaled"), options=options)
+    out = capsys.readouterr().out
+    assert "Diff found in `Forward Stage`" in out and "mul() in the root (candidate)" in out, out
+    assert "Max absolute difference" in out
+
+
+def test_single_step_finds_other_random_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    for phase in PHASES:
+        options = {**ALONE, "diff_phase": phase}
+        assert not auto_diff(*nets.gelu(False), auto_weights=False, options=options)
+        out = capsys.readouterr().out
+        assert "Diff found in model weights" in out
+
+
+def test_single_step_finds_the_function_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not auto_diff(*nets.gelu(True), options={**ALONE, "diff_phase": "forward"})
+    out = capsys.readouterr().out
+    assert "Type of layer is : torch.nn.functional.gelu vs paddle.nn.functional.gelu" in out
+    assert auto_diff(*nets.gelu(True), options={**ALONE, "atol": 0.1, "diff_phase": "forward"}), "what was asked for"
+
+
+def test_single_step_finds_a_bug_in_backward_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert auto_diff(*nets.wrong_gradient(2.0), options={**ALONE, "diff_phase": "forward"})
+    for phase in ("backward", "both"):
+        capsys.readouterr()
+        assert not auto_diff(*nets.wrong_gradient(2.0), options={**ALONE, "diff_phase": phase})
+        out = capsys.readouterr().out
+        assert "Diff found in `Backward Stage`" in out
+        marked = [line for line in out.splitlines() if "*** HERE ***" in line]
+        assert len(marked) == 2 and any("Gate" in line or "mul" in line for line in marked), out
+
+
+def test_single_step_makes_one_step_without_an_optimizer(capsys: pytest.CaptureFixture[str]) -> None:
+    layer, module, inputs = nets.simple()
+    before = layer.linear1.weight.numpy().copy()
+    assert assign_weight(layer, module)
+    held = layer.linear1.weight.numpy().copy()
+    assert auto_diff(layer, module, inputs, False, options=ALONE, optimizer=_optimizers(layer, module), steps=4), (
+        capsys.readouterr().out
+    )
+    assert "In single_step mode, steps is set to `1`." in capsys.readouterr().out
+    assert np.array_equal(layer.linear1.weight.numpy(), held) and not np.array_equal(held, before)

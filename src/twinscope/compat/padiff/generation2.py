@@ -158,6 +158,10 @@ def _run(
         watched["exclude_ops"] = ["torch.Tensor.*", "paddle.Tensor.*", "mindspore.Tensor.*"]
     if optimizers is not None:
         watched["optimizer"] = optimizers
+    if own.single_step:
+        watched["alone"] = True
+        if own.diff_phase != "both":
+            watched["phases"] = ["weight", "loss", own.diff_phase]
     return twinscope.align(
         module,
         layer,
@@ -198,7 +202,8 @@ class _Step:
         found = self.telling.first(Phase.FORWARD)
         if found is not None:
             return self._differs("Forward Stage", found)
-        say("forward stage compared.", PREFIX)
+        if self.own.diff_phase != "backward" or not self.own.single_step:
+            say("forward stage compared.", PREFIX)
         if self.losses and not self._loss():
             return False
         if not self.own.backward:

@@ -78,8 +78,13 @@ class Telling:
         assert finding.pair is not None and self.result.traces is not None
         pair = finding.pair
         found = [
-            _forward_of(trace.records, record)
-            for trace, record in zip(self.result.traces, (pair.reference, pair.candidate), strict=True)
+            _named(trace.records, where, _forward_of(trace.records, record))
+            for trace, record, where in zip(
+                self.result.traces,
+                (pair.reference, pair.candidate),
+                (finding.reference, finding.candidate),
+                strict=True,
+            )
         ]
         inner = [_only_op(trace.records, record) for trace, record in zip(self.result.traces, found, strict=True)]
         if inner[0] is not None and inner[1] is not None:
@@ -108,9 +113,10 @@ class Telling:
         return self.mismatch(pair, worst)
 
     def known(self, finding: Finding) -> str:
-        """What Twinscope says beyond that, in one line."""
+        """What Twinscope says beyond that."""
         lines = " | ".join(dict.fromkeys(str(s) for s in finding.source if s is not None))
-        return f"{finding.cause or finding.message}{f' ({lines})' if lines else ''}"
+        cause = f"\nCause: {finding.cause}" if finding.cause else ""
+        return f"{finding.message}{f' ({lines})' if lines else ''}{cause}"
 
     def trees(self, records: tuple[Record, Record]) -> list[tuple[str, str]]:
         """Both models' calls with the place marked, the first model's first: a name for a file, and the text."""
@@ -188,6 +194,13 @@ def _forward_of(records: Sequence[Record], record: Record) -> Record:
     if record.phase is Phase.BACKWARD:
         return next((r for r in forward if r.call_id == record.call_id), record)
     return next((r for r in forward if r.path == record.path and r.kind == "module"), record)
+
+
+def _named(records: Sequence[Record], where: str | None, record: Record) -> Record:
+    """The call that a finding names, where that is an op without a partner, and not the one that shows it."""
+    if where is None or where == record.where:
+        return record
+    return next((r for r in records if r.phase is Phase.FORWARD and r.where == where), record)
 
 
 def _only_op(records: Sequence[Record], record: Record) -> Record | None:
