@@ -100,6 +100,7 @@ class Files:
                 old.unlink()
         for path in (self.info, self.stack):
             path.unlink(missing_ok=True)
+        self.info.touch()
         if self.trace.is_dir() and not self.trace.is_symlink():
             for old in self.trace.iterdir():
                 manifest = old / "manifest.json"
