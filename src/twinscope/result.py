@@ -221,7 +221,8 @@ class Result:
             self._traces(), (diff.reference, diff.candidate), (pair.reference, pair.candidate), strict=True
         ):
             array = trace.tensor(slot) if slot.kept else None
-            if array is not None and record.kind is Kind.STATE:
+            # after an update both are in the candidate's layout already
+            if array is not None and record.kind is Kind.STATE and record.phase is not Phase.STEP:
                 held = (p for m in trace.manifest.modules if m.path == record.path for p in m.params)
                 param = next((p for p in held if p.name == slot.name), None)
                 array = array if param is None else to_neutral(param, array)

@@ -10,6 +10,7 @@ import pytest
 import twinscope
 from twinscope import Overall, Phase, Verdict
 from twinscope.errors import OptionError
+from zoo.kits import kit
 from zoo.optimizers import X, held, network, optimizer, squares
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -143,3 +144,83 @@ def test_frozen_parameters_stay_and_those_frozen_on_one_side_are_found(pair: Fra
         both = tuple(optimizer(f, "sgd", m) for f, m in zip(pair, models, strict=True))
         result = twinscope.align(*models, X, loss=squares, optimizer=both, steps=2, weights=True)
         assert result.verdict is verdict, "\n".join(map(str, result.findings))
+
+
+def test_a_batch_after_one_that_led_apart_is_judged_by_itself(pair: Frameworks) -> None:
+    """What the last call left behind was said then; weights that somebody else has changed are said now."""
+    reference, candidate = network(pair[0]), network(pair[1])
+    wrong = optimizer(pair[0], "sgd", reference, lr=3.0), optimizer(pair[1], "sgd", candidate, lr=1.0)
+    first = twinscope.align(reference, candidate, X, loss=squares, optimizer=wrong)
+    assert first.verdict is Overall.DIFFERENT
+    right = optimizer(pair[0], "sgd", reference), optimizer(pair[1], "sgd", candidate)
+    second = twinscope.align(reference, candidate, X, loss=squares, optimizer=right, weights=False)
+    assert second.verdict is Overall.SAME, "\n".join(map(str, second.findings))
+    assert any("have come" in note for note in second.notes)
+    twinscope.copy_weights(network(pair[0]), candidate)
+    third = twinscope.align(reference, candidate, X, loss=squares, optimizer=right, weights=False)
+    assert Phase.WEIGHT in {f.phase for f in third.findings if f.verdict is Verdict.BUG}
+
+
+def test_a_tolerance_is_applied_to_the_weights_after_the_update_and_results_can_be_judged_again(
+    pair: Frameworks,
+) -> None:
+    reference, candidate = network(pair[0]), network(pair[1])
+    both = optimizer(pair[0], "sgd", reference), optimizer(pair[1], "sgd", candidate, lr=0.0101)
+    result = twinscope.align(reference, candidate, X, loss=squares, optimizer=both, steps=2, hold=True)
+    assert result.verdict is Overall.DIFFERENT
+    loose = result.judged(atol=1.0)
+    assert loose.verdict is Overall.SAME
+    strict = result.judged(atol=1e-12)
+    assert (0, Phase.STEP) in {(p.reference.step, p.reference.phase) for p in strict.pairs if p.verdict is Verdict.BUG}
+    for pair_ in (p for p in result.pairs if p.reference.phase is Phase.STEP):
+        for diff in pair_.diffs:
+            left, right = result.tensors(pair_, diff)
+            assert left is not None
+            assert right is not None
+            assert left.shape == right.shape
+    assert not twinscope.align(reference, candidate, X, optimizer=both, weights=False).traces
+
+
+def test_buffers_are_compared_and_moved(pair: Frameworks) -> None:
+    def with_norm(framework: str) -> Any:
+        k = kit(framework)
+
+        class Net(k.Module):  # type: ignore[name-defined, misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = k.linear(5, 4)
+                self.norm = batch_norm(framework, 4)
+
+            def forward(self, x: Any) -> Any:
+                return k.tanh(self.norm(self.fc(x)) + 0.3)
+
+        made = Net()
+        made.set_train() if framework == "mindspore" else made.train()
+        return made
+
+    reference, candidate = with_norm(pair[0]), with_norm(pair[1])
+    before = held(pair[0], reference)
+    both = optimizer(pair[0], "sgd", reference), optimizer(pair[1], "sgd", candidate)
+    result = twinscope.align(reference, candidate, X, loss=squares, optimizer=both, steps=2)
+    assert {0, 1} == {p.reference.step for p in result.pairs if p.reference.phase is Phase.BUFFER}
+    found = {f.phase for f in result.findings if f.verdict is Verdict.BUG}
+    # Paddle's running variance is the biased one
+    assert found == (set() if ("paddle" in pair) == (set(pair) == {"paddle"}) else {Phase.BUFFER})
+    after = held(pair[0], reference)
+    moved = [path for path in before if "mean" in path]
+    assert moved
+    assert all(not np.array_equal(before[path], after[path]) for path in moved)
+
+
+def batch_norm(framework: str, features: int) -> Any:
+    if framework == "torch":
+        import torch
+
+        return torch.nn.BatchNorm1d(features)
+    if framework == "paddle":
+        import paddle
+
+        return paddle.nn.BatchNorm1D(features)
+    import mindspore as ms
+
+    return ms.nn.BatchNorm1d(features, momentum=0.9)

@@ -173,7 +173,7 @@ def _adadelta(rule: Rule, w: Array, g: Array, state: State) -> Array:
 
 def _rmsprop(rule: Rule, w: Array, g: Array, state: State) -> Array:
     rho, eps = rule["rho"], rule["eps"]
-    square = rho * _held(state, "square", g) + (1.0 - rho) * g * g
+    square = rho * _held(state, "square", g, rule["initial"]) + (1.0 - rho) * g * g
     if rule["centered"]:
         mean = rho * _held(state, "mean", g) + (1.0 - rho) * g
         square = square - mean * mean

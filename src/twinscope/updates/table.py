@@ -51,7 +51,9 @@ DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Row]]] = {
     "rmsprop": {
         "torch": {"torch.optim.RMSprop": {"lr": 1e-2, "rho": 0.99, "eps": 1e-8, "eps_inside": False}},
         "paddle": {"paddle.optimizer.RMSProp": {"learning_rate": None, "rho": 0.95, "eps": 1e-6, "eps_inside": True}},
-        "mindspore": {"mindspore.nn.RMSProp": {"lr": 0.1, "rho": 0.9, "eps": 1e-10, "eps_inside": True}},
+        "mindspore": {
+            "mindspore.nn.RMSProp": {"lr": 0.1, "rho": 0.9, "eps": 1e-10, "eps_inside": True, "initial": 1.0}
+        },
     },
     "adamax": {
         "torch": {"torch.optim.Adamax": {"lr": 2e-3, "eps": 1e-8, "eps_added": "gradient"}},

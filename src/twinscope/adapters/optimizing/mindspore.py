@@ -116,6 +116,7 @@ def _rule(kind: str, optimizer: Any, i: int) -> Rule:
             momentum=_number(optimizer.momentum),
             centered=bool(optimizer.centered),
             eps_inside=True,
+            initial=1.0,  # the mean square begins with ones
         )
         return Rule("rmsprop", settings)
     return Rule(kind.lower(), settings)
