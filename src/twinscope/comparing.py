@@ -23,7 +23,7 @@ from .flow import APPROXIMATION, Flow, rms, weight
 from .graft import Grafts
 from .hints import Pairs, as_pairs, resolve, skips_of
 from .judge import ROUNDOFF, Context, Judge, Mode, Numbers, RoundoffJudge, ToleranceJudge, judge_for
-from .judging import as_judged, judged_backward, judged_forward, with_causes
+from .judging import as_judged, judged_backward, judged_forward, magnifying, with_causes
 from .match import FUSED, Matching, Pair, canonical_op, match
 from .metrics import Metrics, arranged, compare_arrays
 from .pairing.opnames import op_of_kind
@@ -698,6 +698,14 @@ class Comparison:
                 f"{sum(self._flips.values())} gradient elements fell on the other side of a kink (at {places}); what "
                 "was made of them is judged more loosely"
             )
+        magnified = magnifying(results)
+        if magnified:
+            where = list(dict.fromkeys(r.reference.where for r in magnified))
+            named = ", ".join([*where[:3], *(["..."] if len(where) > 3 else [])])
+            notes.append(
+                f"{len(magnified)} calls make more of the noise that they are given (a choice that falls the other "
+                f"way, a difference of nearly equal numbers), and agree on the same inputs: {named}"
+            )
         if self._elsewhere:
             ends = list(dict.fromkeys(r.reference.where for r in results if r.reference.call_id in self._elsewhere))
             named = ", ".join([*ends[:3], *(["..."] if len(ends) > 3 else [])])
@@ -931,6 +939,11 @@ class Comparison:
     def _loss_findings(self, results: list[PairResult]) -> list[Finding]:
         """A loss that differs although all that the networks returned agrees: the loss functions do."""
         bad = [r for r in results if r.reference.phase is Phase.LOSS and r.verdict is Verdict.BUG]
+        for result in results:
+            record = result.reference
+            root = record.phase is Phase.FORWARD and record.path == "" and record.kind is Kind.MODULE
+            if root and _side(result, "out") not in (Verdict.EXACT, Verdict.NOISE):
+                return []  # another precision, or a choice that fell the other way, shows in the outputs already
         return [self.finding(r, "the loss differs although the outputs agree: the two loss functions do") for r in bad]
 
     def _gradient_findings(self, results: list[PairResult], known: bool) -> list[Finding]:
@@ -981,7 +994,12 @@ class Comparison:
                         cause=self._all_frozen(1 - own, partner),
                     )
                 )
-        return found[::-1]  # the gradient comes from the end of the network: the first one lost is the last to be seen
+        # the gradient comes from the end of the network: the first one lost is the last to be seen
+        last = {r.path: r.index for r in self.reference.records if r.phase is Phase.FORWARD}
+        found.sort(key=lambda f: last.get((f.reference or "").replace("(root)", ""), -1), reverse=True)
+        cut = next((f for f in found if f.cause is None), None)
+        text = "no gradient reaches it: detached (detach, stop_gradient, no_grad) between it and the loss (suspected)"
+        return [replace(f, cause=text) if f is cut else f for f in found if f.cause is not None or f is cut]
 
     def _lost_in_pairs(self) -> list[Finding]:
         """Of modules that got gradients on both sides: those parameters that got one on one side only."""

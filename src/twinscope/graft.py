@@ -38,6 +38,8 @@ from .adapters._registry import adapter_for
 from .adapters.base import Adapter, Array
 from .adapters.recorded import RecordedAdapter, recorded_call
 from .errors import NoFloat64
+from .explain.causes import explain_records
+from .explain.precision import held_in
 from .explain.suspect import Again, Cause, Suspect
 from .flow import APPROXIMATED, Flow
 from .judge import BUG_FROM, NOISE_BELOW, ROUNDOFF, UNKNOWN_BELOW
@@ -54,6 +56,8 @@ _GROSS = 0.05
 _ENDED = 64.0
 #: How often the run is made again with what was found mended.
 _ROUNDS = 8
+#: So many roundoffs apart two calls may return the same.
+_CLOSE = 8.0
 #: More inputs are tried where the first leaves it open.
 _MORE_INPUTS = 5
 
@@ -273,6 +277,8 @@ class _Grafter:
             and p.reference.step == 0 == p.candidate.step
             and not (_inside(p.reference, layers[0]) or _inside(p.candidate, layers[1]))
         ]
+        self.chance = {p.reference.call_id for p in forward if self._is_chance(p, matching)}
+        forward = [p for p in forward if p.reference.call_id not in self.chance]
         holders = self._holders(forward, layers)
         self.pairs = {p.reference.call_id: p for p in forward}
         self.steps = {i: p for i, p in self.pairs.items() if i not in holders}
@@ -283,6 +289,7 @@ class _Grafter:
         self.states: dict[int, _State] = {}
         self.doubts: dict[int, list[_Doubt]] = {}
         self.glue: dict[tuple[int, str], tuple[Pair, tuple[Slot, Slot], Array]] = {}
+        self.misled: set[int] = set()  # calls that were given what they should not be, by what lies between
         self.open: dict[int, str] = {}
         self.grafts: dict[int, list[Graft]] = {}
         self.causes: dict[tuple[int, Phase], tuple[Cause, ...]] = {}
@@ -292,6 +299,30 @@ class _Grafter:
         self.gradients = {
             r.call_id: r for r in traces[0].records if r.phase is Phase.BACKWARD and r.kind is not Kind.STATE
         }
+
+    def _is_chance(self, pair: Pair, matching: Matching) -> bool:
+        """Whether two calls were paired since they return nearly the same, and another one returns it more nearly: what
+        a norm returns is nearly what it is given where that is normal already."""
+        a, b = pair.reference, pair.candidate
+        slots = [(x, y) for x, y in pair.slots if x.side == y.side == "out"]
+        unlike = a.kind is not b.kind or canonical_op(a.type) != canonical_op(b.type)
+        if pair.how != "same values" or not unlike or len(slots) != 1:
+            return False
+        theirs, own = (trace.tensor(slot) for trace, slot in zip(self.traces, slots[0], strict=True))
+        unit = ROUNDOFF.get(slots[0][0].meta.dtype)
+        if theirs is None or own is None or unit is None:
+            return False
+        off = _apart(theirs, _fitting(theirs, own))
+        if off <= _CLOSE * unit:
+            return False
+        for record in matching.unmatched_candidate:
+            if record.phase is not Phase.FORWARD or record.step != b.step:
+                continue
+            for slot in record.outputs():
+                other = self.traces[1].tensor(slot) if slot.meta.size == slots[0][0].meta.size else None
+                if other is not None and _apart(theirs, _fitting(theirs, other)) < off / 2:
+                    return True
+        return False
 
     def _holders(self, pairs: Sequence[Pair], layers: tuple[frozenset[int], frozenset[int]]) -> set[int]:
         """The matched modules, by the reference's call, whose inside is matched too."""
@@ -351,6 +382,16 @@ class _Grafter:
             or b.pair.reference.call_id in mended
         ]
         bugs = {i for i, found in self.grafts.items() if any(g.verdict is Verdict.BUG for g in found)}
+        for number in mended - bugs:  # its inputs do not correspond, so it was not made alone; but they agree
+            if number in self.open and self.open[number].endswith("at random"):
+                continue
+            pair = self.steps[number]
+            if math.isinf(self.states[number].made):
+                self.grafts[number] = [Graft(Phase.FORWARD, "out", math.inf, None, "shapes differ", 0.0)]
+                self.causes[number, Phase.FORWARD] = explain_records(pair)
+                bugs.add(number)
+            elif number not in self.misled:
+                made += self._by_the_run(pair)
         forward = {
             i for i in bugs if any(g.verdict is Verdict.BUG and g.phase is Phase.FORWARD for g in self.grafts[i])
         }
@@ -361,9 +402,19 @@ class _Grafter:
             between=tuple(sorted(made, key=lambda b: b.pair.reference.index)),
             causes=self.causes,
             open=self.open,
-            detours=frozenset(benign),
+            detours=frozenset(benign | self.chance),
             settled=bool(self.outputs) and all(off <= _GROSS for off in self.outputs.values()),
         )
+
+    def _by_the_run(self, pair: Pair) -> list[Between]:
+        """What a call returned in the run, at which a difference began and which could not be made alone."""
+        found = []
+        for slots in self._paired(pair, "out"):
+            theirs, own = (trace.tensor(slot) for trace, slot in zip(self.traces, slots, strict=True))
+            off = 0.0 if theirs is None or own is None else _apart(theirs, _fitting(theirs, own))
+            fault = self._fault(pair, slots, off) if off > _GROSS else None
+            found += [fault] if fault is not None else []
+        return found[:1]
 
     def _run(
         self,
@@ -411,11 +462,18 @@ class _Grafter:
             inherited.add("")
         outputs = self._alone(pair, call, given, bool(own or inherited))
         state.made = max((_apart(a, b) for _, a, b in self._results(pair, call, call.outputs)), default=0.0)
+        if self._of_other_shape(pair, call):
+            state.made, state.is_open = math.inf, True
+            return None
         if outputs is not None:
             found = self._results(pair, call, outputs)
             state.alone = max((_apart(a, b) for _, a, b in found), default=0.0)
             doubts = [_Doubt(slots, b) for slots, a, b in found if _in_doubt(a, b)]
-            if doubts:
+            if doubts and given is None:  # made by code that goes another way: judged with all of it
+                for (a, b), left, right in found:
+                    if 0 < _apart(left, right) <= _GROSS:
+                        self.glue.setdefault((number, a.name), (pair, (a, b), right))
+            elif doubts:
                 self.doubts[number] = doubts
             elif found:
                 self.grafts[number] = [_screened(found)]
@@ -424,6 +482,13 @@ class _Grafter:
             _ended([a.dtype.name for a in call.outputs]) if elsewhere else _GROSS
         )
         return None if state.is_open else answers
+
+    def _of_other_shape(self, pair: Pair, call: KeptCall) -> bool:
+        """Whether nothing that the two calls return can be held against each other, since all of it differs in size."""
+        theirs = [s for s in pair.reference.outputs() if s.meta.dtype in _FLOATS]
+        own = [a for a in call.outputs if a.dtype.name in _FLOATS]
+        sizes = {s.meta.size for s in theirs} & {a.size for a in own}
+        return bool(theirs and own) and not sizes and not any(True for _ in self._paired(pair, "out"))
 
     def _see_random(self, pair: Pair, call: KeptCall) -> None:
         """A dropout: what it lets through tells its rate, whatever was drawn."""
@@ -572,7 +637,8 @@ class _Grafter:
             waiting.extend(upstream)
             if upstream or off <= _GROSS:
                 return bool(upstream)
-            fault = self._fault(pair, slots, off)
+            self.misled.add(pair.reference.call_id)
+            fault = self._fault(*self._returned_by(pair, slots), off)
             if fault is not None:
                 faults.append(fault)
             return False
@@ -600,6 +666,16 @@ class _Grafter:
             if not any(traced):
                 calls.add(number)
         return calls, faults
+
+    def _returned_by(self, pair: Pair, slots: tuple[Slot, Slot]) -> tuple[Pair, tuple[Slot, Slot]]:
+        """The innermost module that returns these two values, where there is one: they are its fault."""
+        for holder in self.pairs.values():
+            if holder.reference.call_id in self.steps or holder.reference.kind is not Kind.MODULE:
+                continue
+            for a, b in self._paired(holder, "out"):
+                if (a.value, b.value) == (slots[0].value, slots[1].value):
+                    return holder, (a, b)
+        return pair, slots
 
     def _fault(self, pair: Pair, slots: tuple[Slot, Slot], off: float) -> Between | None:
         theirs, own = self.traces[0].tensor(slots[0]), self.traces[1].tensor(slots[1])
@@ -909,7 +985,7 @@ class _Grafter:
     def _judge_backward(self, second: Adapter, pair: Pair, call: KeptCall, given: Sequence[Array]) -> None:
         number = pair.reference.call_id
         back = self.back[number]
-        if call.effects or call.random:
+        if call.effects or call.random or self._enters_otherwise(pair):
             return
         gradients = self._gradients_for(pair, call, back)
         pulled = None if gradients is None else _pulled(second, call, given, gradients, False)
@@ -934,6 +1010,18 @@ class _Grafter:
         self.grafts.setdefault(number, []).append(worst)
         if worst.verdict is Verdict.BUG and self.explain is not None:
             self.causes[number, Phase.BACKWARD] = self._explained_backward(pair, call, given, gradients, back, worst)
+
+    def _enters_otherwise(self, pair: Pair) -> bool:
+        """Whether one side's call is given a tensor that the other's is not: x - logsumexp(x), and log_softmax(x). What
+        goes through that tensor is missing in the gradients of the others."""
+        for side, record in enumerate((pair.reference, pair.candidate)):
+            known = {slots[side].name for slots in self._paired(pair, "in")}
+            for slot in record.inputs():
+                if slot.name in known or slot.param is not None or slot.meta.dtype not in _FLOATS:
+                    continue
+                if slot.value in self.flows[side].makers and slot.value not in self.flows[side].constants:
+                    return True
+        return False
 
     def _explained_backward(
         self,
@@ -1052,8 +1140,8 @@ class _Grafter:
             own = _fitting(theirs, own)
             truth, other = wide[0].get(place), wide[1].get(place)
             made = _measure(Phase.FORWARD, slots[0].name, theirs, own, truth, other, None, True)
-            made = replace(made, between=True)
-            if made.verdict is Verdict.BUG:
+            made = replace(made, between=True, precision=held_in(truth if truth is not None else theirs, own))
+            if made.verdict in (Verdict.BUG, Verdict.PRECISION):
                 makers = (self.flows[0].makers.get(slots[0].value), self.flows[1].makers.get(slots[1].value))
                 found.append(Between(pair, slots, made, theirs, own, makers, _noise(theirs, truth, None)))
         return found

@@ -35,7 +35,9 @@ def as_judged(results: Sequence[PairResult], grafts: Grafts) -> list[PairResult]
     for result in results:
         number = result.reference.call_id
         made = next((g for g in grafts.calls.get(number, ()) if g.phase is result.reference.phase), None)
-        if made is None or result.reference.kind is Kind.STATE:
+        if made is None and number in grafts.detours and result.reference.phase is Phase.FORWARD:
+            found.append(replace(result, verdict=Verdict.UNDECIDED, rejoins=True))
+        elif made is None or result.reference.kind is Kind.STATE:
             found.append(result)
         elif number in grafts.detours and made.phase is Phase.FORWARD:
             found.append(replace(result, verdict=Verdict.UNDECIDED, rejoins=True, graft=made))
@@ -110,7 +112,7 @@ def _finding(comparison: Comparison, result: PairResult, made: Graft, grafts: Gr
         numbers={**told.numbers, **_numbers(made)},
         alone=made,
         causes=tuple(grafts.causes.get((result.reference.call_id, made.phase), ())),
-        cause=_cause(grafts, result.reference.call_id, made) or told.cause,
+        cause=_cause(grafts, result, made) or told.cause,
     )
 
 
@@ -128,10 +130,14 @@ def _numbers(made: Graft) -> dict[str, float]:
     return found if made.rho64 is None else {**found, "rho64": made.rho64}
 
 
-def _cause(grafts: Grafts, number: int, made: Graft) -> str | None:
+def _cause(grafts: Grafts, result: PairResult, made: Graft) -> str | None:
     if made.verdict is Verdict.PRECISION:
         return f"computed in {made.precision}"
-    return _said_of(grafts.causes.get((number, made.phase), ()))
+    said = _said_of(grafts.causes.get((result.reference.call_id, made.phase), ()))
+    worst = result.worst
+    if said is None and worst is not None and worst.metrics is not None and worst.metrics.same_other_layout:
+        said = f"the same values in another order: {worst.metrics.same_other_layout} (suspected)"
+    return said
 
 
 def _said_of(causes: Sequence[Cause]) -> str | None:
@@ -156,17 +162,32 @@ def _between(comparison: Comparison, result: PairResult | None, fault: Between, 
         zip((a, b), makers, (comparison.reference, comparison.candidate), strict=True)
     ):
         apart[side] = maker is not None and maker.call_id not in partnered[side]
-        shown = maker if maker is not None and (apart[side] or slots[0].side == "out") else record
+        shown = maker if maker is not None and apart[side] else record
         where.append(shown.where)
         sources.append((maker.source if maker is not None else None) or comparison.source(record, trace))
     if apart[0] and not apart[1] and slots[0].side == "in":
-        where[1] = b.path or "(root)"  # an op of the reference's has no counterpart there
+        # an op of the reference's has no counterpart there
+        maker = makers[0]
+        where[1] = (None if maker is None else _partner(comparison, maker.path)) or b.path or "(root)"
     names = [_made_by(m) for m in makers]
     what = f"what it returns ({slots[0].name})" if slots[0].side == "out" else f"its input {slots[0].name}"
     message = (
         f"{what} differs although all that it is made of agrees: look at {names[0]} (reference) and {names[1]} "
         f"(candidate); {fault.graft.rho:.3g} times the noise"
     )
+    if fault.graft.verdict is Verdict.PRECISION:
+        return Finding(
+            verdict=Verdict.PRECISION,
+            phase=Phase.FORWARD,
+            step=a.step,
+            reference=where[0],
+            candidate=where[1],
+            source=(sources[0], sources[1]),
+            message=f"{what} has {fault.graft.bits:.0f} right bits: the same in {fault.graft.precision}",
+            numbers={**_numbers(fault.graft)},
+            cause=f"computed in {fault.graft.precision}",
+            pair=result,
+        )
     causes = explain_between(
         fault.pair,
         fault.slot,
@@ -209,25 +230,54 @@ def judged_backward(
     for number, result in forward.items():
         made = next((g for g in grafts.calls.get(number, ()) if g.phase is Phase.BACKWARD), None)
         if made is not None and made.verdict is Verdict.BUG and number in grafts.sources:
+            if _never_comes(backward.get(number), made):
+                continue
             alone.append(_finding(comparison, backward.get(number, result), made, grafts))
     coarse = _roundoff_of_modes(grafts)
     findings = [
         f for f in findings if not (_comes_back(f) and 0 < f.numbers.get("error", math.inf) <= _SPREAD * coarse)
     ]
+    magnified = bool(magnifying(results))
     kept = []
     stops = _stops(comparison)
     for finding in findings:
         number = finding.pair.reference.call_id if finding.pair is not None else -1
-        if finding.phase is Phase.BACKWARD and (alone or (_is_fine_alone(grafts, number) and stops)):
+        if finding.phase is Phase.BACKWARD and (alone or (_is_fine_alone(grafts, number) and (stops or magnified))):
+            continue
+        if magnified and finding.phase is Phase.GRADIENT and finding.numbers and not stops:
             continue
         kept.append(finding)
     lost = [f for f in findings if f.phase in (Phase.BACKWARD, Phase.GRADIENT) and f not in alone]
     if stops and lost and not alone:
         kept = [f for f in kept if f.phase not in (Phase.BACKWARD, Phase.GRADIENT)]
-        kept += [_stop(comparison, record, lost[0]) for record in stops[:1]]
+        kept += [_stop(comparison, side, record, lost[0]) for side, record in stops[:1]]
     elif alone:
         kept = [f for f in kept if f.phase is not Phase.GRADIENT or "only" in f.message]
     return [*kept, *alone]
+
+
+def _never_comes(run: PairResult | None, made: Graft) -> bool:
+    """Whether a call has another gradient only for what never comes back to it: a mask that is added, or filled in,
+    lets gradients of hidden places through or not, and softmax sends none there."""
+    if run is None or made.bits > -math.log2(_PLAIN):
+        return False
+    return any(d.reference.name == made.tensor and d.verdict in (Verdict.EXACT, Verdict.NOISE) for d in run.diffs)
+
+
+def magnifying(results: Sequence[PairResult]) -> list[PairResult]:
+    """Calls that agree on the same inputs, and in the run make of noise more than that: a choice that falls the other
+    way where two numbers are nearly equal, a difference of nearly equal numbers. What follows from them is no bug."""
+    found = []
+    for result in results:
+        if result.reference.phase is not Phase.FORWARD or not result.inherits or result.graft is None:
+            continue
+        if result.graft.phase is not Phase.FORWARD or result.graft.verdict not in (Verdict.EXACT, Verdict.NOISE):
+            continue
+        given = {d.verdict for d in result.diffs if d.reference.side == "in"}
+        made = {d.verdict for d in result.diffs if d.reference.side == "out"}
+        if given and Verdict.BUG not in given and Verdict.BUG in made:
+            found.append(result)
+    return found
 
 
 def _comes_back(finding: Finding) -> bool:
@@ -236,7 +286,8 @@ def _comes_back(finding: Finding) -> bool:
 
 def _roundoff_of_modes(grafts: Grafts) -> float:
     """That of the coarsest precision that some call was found to be computed in."""
-    found = {g.precision for judged in grafts.calls.values() for g in judged if g.verdict is Verdict.PRECISION}
+    judged = [*(g for own in grafts.calls.values() for g in own), *(b.graft for b in grafts.between)]
+    found = {g.precision for g in judged if g.verdict is Verdict.PRECISION}
     return max((unit for name, unit, _ in MODES if name in found), default=0.0)
 
 
@@ -246,31 +297,41 @@ def _is_fine_alone(grafts: Grafts, number: int) -> bool:
     )
 
 
-def _stops(comparison: Comparison) -> list[Record]:
-    """The candidate's calls that stop a gradient and have no partner, in modules where the reference has none."""
-    matched = {id(p.candidate) for p in comparison.matching.pairs}
-    theirs = {r.path for r in comparison.reference.records if _is_stop(r)}
-    return [r for r in comparison.candidate.records if _is_stop(r) and id(r) not in matched and r.path not in theirs]
+def _stops(comparison: Comparison) -> list[tuple[int, Record]]:
+    """The calls, by side, that stop a gradient and have no partner, in modules where the other side has none."""
+    found = []
+    for side in (1, 0):
+        own, other = ((comparison.reference, comparison.candidate)[n] for n in (side, 1 - side))
+        matched = {id((p.reference, p.candidate)[side]) for p in comparison.matching.pairs}
+        theirs = {
+            (_partner(comparison, r.path, 1 - side) or "").replace("(root)", "") for r in other.records if _is_stop(r)
+        }
+        found += [(side, r) for r in own.records if _is_stop(r) and id(r) not in matched and r.path not in theirs]
+    return found
 
 
 def _is_stop(record: Record) -> bool:
     return record.phase is Phase.FORWARD and record.kind is Kind.OP and record.op in _STOPS
 
 
-def _stop(comparison: Comparison, record: Record, like: Finding) -> Finding:
+def _stop(comparison: Comparison, side: int, record: Record, like: Finding) -> Finding:
+    own, other = (("reference", "candidate")[n] for n in (side, 1 - side))
+    places = [_partner(comparison, record.path, side), record.where]
     return replace(
         like,
         phase=Phase.BACKWARD,
-        candidate=record.where,
-        reference=_partner(comparison, record.path),
-        source=(None, record.source),
-        message=f"{record.op}() stops a gradient that the reference lets through; {like.message}",
-        cause=f"detached: {record.op}() on the candidate's side only",
+        candidate=places[side],
+        reference=places[1 - side],
+        source=(None, record.source) if side else (record.source, None),
+        message=f"{record.op}() stops a gradient that the {other} lets through; {like.message}",
+        cause=f"detached: {record.op}() on the {own}'s side only",
     )
 
 
-def _partner(comparison: Comparison, path: str) -> str | None:
-    found = next((m.reference for m in comparison.matching.modules if m.candidate == path), None)
+def _partner(comparison: Comparison, path: str, side: int = 0) -> str | None:
+    """The path of the module that is, on the other side, what `path` is on this one."""
+    pairs = ((m.reference, m.candidate) for m in comparison.matching.modules)
+    found = next((pair[1 - side] for pair in pairs if pair[side] == path), None)
     return None if found is None else found or "(root)"
 
 

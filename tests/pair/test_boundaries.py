@@ -278,7 +278,7 @@ FAULTS = {
     (normed, "last missing"): ("bn2", "bn2"),
     (branch, "stride"): ("block.", "shapes differ"),
     (branch, "other"): ("gelu", "relu"),
-    (branch, "missing"): ("block | block", "relu() in block."),
+    (branch, "missing"): ("block", "relu() in block."),
     (stages, "stride"): ("down.conv", "shapes differ"),
     (stages, "act"): ("blocks.0.act", "gelu"),
     (stages, "last"): ("stage1.down", "stage2.down"),

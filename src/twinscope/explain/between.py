@@ -25,8 +25,9 @@ from .shapes import MEANING, residual_shapes
 from .suspect import Cause
 
 #: Most of the reference's other tensors that are looked at, and most ops on the way back.
-_MOST_TENSORS, _MOST_OPS = 96, 8
+_MOST_TENSORS, _MOST_OPS = 96, 16
 _SAME = 4.0
+_LITTLE = 0.01
 _LAYOUT = "layout"
 
 
@@ -94,11 +95,16 @@ class _Between:
 
     def _all(self, depth: int = 0) -> Iterator[Cause]:
         yield from self._in_place()
+        yield from self._too_many()
         yield from self._elsewhere()
         yield from self._rewired()
         if depth < _MOST_OPS:
             yield from self._before(depth)
         if self.fits:
+            small = [self._epsilons(side) for side in (0, 1)]
+            if small[0] and small[1] and small[0] != small[1] and _apart(self.a, self.b) <= _LITTLE * _rms(self.a):
+                yield from self._ops()  # a little, and small numbers that differ: the shape says no more of it
+                return
             yield from self._added()
             yield from self._function()
             yield from self._shape()
@@ -121,7 +127,9 @@ class _Between:
         found: list[Record] = []
         while waiting and len(found) < _MOST_OPS:
             made = self._maker(side, waiting.pop(0))
-            if made is None or made.call_id in partnered or made in found:
+            # what a call returns was made by the call itself, partner or not
+            itself = not found and self.slots[0].side == "out"
+            if made is None or (made.call_id in partnered and not itself) or made in found:
                 continue
             found.append(made)
             waiting += [s.value for s in made.inputs() if not s.param]
@@ -147,6 +155,23 @@ class _Between:
                     return
 
     # -- hypotheses ----------------------------------------------------------------------------------------------------
+
+    def _too_many(self) -> Iterator[Cause]:
+        """An op that the candidate alone has: what it is given is what the reference has."""
+        own = self._maker(1, self.slots[1].value)
+        if own is None or own not in self.chains[1] or _is_one_number(self.raw):
+            return
+        for slot in own.inputs():
+            array = None if slot.param or "float" not in slot.meta.dtype else self.traces[1].tensor(slot)
+            if array is None or array.shape != self.raw.shape:
+                continue
+            laid = arranged(self.a, array)
+            rho = math.inf if laid is None else _apart(self.a, laid[0]) / self.noise
+            gross = _apart(self.a, self.b) / self.noise if self.fits else math.inf
+            if rho <= max(_SAME, 1e-3 * gross if math.isfinite(gross) else 0.0):
+                here = f"{self.pair.candidate.where}, {self.slots[1].name}"
+                yield Cause(f"{here}: {own.where} ({own.op}) is too many: {_kind_of_op(own)}{_args(own)}", True, rho)
+                return
 
     def _elsewhere(self) -> Iterator[Cause]:
         """The candidate's tensor is one that the reference has at another place."""
@@ -217,6 +242,9 @@ class _Between:
         origin = self._maker(0, place.slot.value)
         if maker is not None and origin is not None and any(s.value == slot.value for s in origin.inputs()):
             what = f"the result of {origin.where} ({origin.op}) is used, not its input"
+            theirs = self._maker(1, self.slots[1].value)
+            if theirs is not None and theirs.type.endswith("_") and not theirs.type.endswith("__"):
+                return f"{here}: {what}, which {theirs.op} changed in place"
             return f"{here}: {what}: {_kind_of_op(origin)} too many, or a residual that is taken there"
         first = "the model's own input" if maker is None else f"what {maker.where} ({maker.op}) returns"
         second = place.words if origin is None else f"what {origin.where} ({origin.op}) returns"
@@ -307,8 +335,17 @@ class _Between:
                     told = _told_apart(first, second)
                     if told:
                         said.append(told)
+        small = [self._epsilons(side) for side in (0, 1)]
+        if small[0] != small[1] and (small[0] or small[1]):
+            shown = [", ".join(f"{v:g}" for v in sorted(own)) or "none" for own in small]
+            said.insert(0, f"eps {shown[0]} / {shown[1]} (the small numbers of the ops on the way)")
         if said:
             yield Cause("; ".join(dict.fromkeys(said)), False)
+
+    def _epsilons(self, side: int) -> set[float]:
+        """Small numbers that the ops on the way were told: what keeps a denominator from zero."""
+        values = (v for record in self.chains[side] for _, v in _scalars(record.args))
+        return {float(v) for v in values if isinstance(v, float) and 0 < abs(v) < 0.01}
 
 
 def _kind_of_op(record: Record) -> str:
@@ -316,13 +353,14 @@ def _kind_of_op(record: Record) -> str:
     if record.kind is Kind.MODULE:
         return f"the {'norm' if 'norm' in record.op.lower() else 'layer'} {record.op}"
     name = canonical_op(record.type)
-    family = FAMILIES.get(name, "")
+    family = name if name == "neg" else FAMILIES.get(name, "")
     return {
         "scale": "a scale",
         "shift": "a sum (a residual, a bias or a mask)",
         "fill": "a mask",
         "activation": f"the activation {name}",
         "norm": f"the norm {name}",
+        "neg": "another sign",
         _LAYOUT: f"{name}: an order of axes",
     }.get(family, name)
 
@@ -352,6 +390,10 @@ def _apart(a: Array, b: Array) -> float:
             return math.inf
         d = x[fine] - y[fine]
     return float(np.sqrt(np.mean(d * d))) if d.size else 0.0
+
+
+def _is_one_number(array: Array) -> bool:
+    return array.size == 0 or bool((array == array.flat[0]).all())
 
 
 def _rms(array: Array) -> float:

@@ -26,8 +26,9 @@ import numpy as np
 from ..adapters.base import Array
 from ..errors import TwinscopeError
 from ..hints import Hints
-from ..match import Pair
+from ..match import Pair, canonical_op
 from ..metrics import arranged
+from ..pairing.opnames import FAMILIES
 from ..records import Kind, ModuleInfo, Phase
 from ..replaying import KeptCall
 from ..running import unchanged
@@ -105,7 +106,7 @@ class _Search:
         sources = (
             (_gradients, _told, _weights, _arguments, _inputs, _usual, _shaped, _unknown)
             if self.backward
-            else (_told, _weights, _formulas, _arguments, _epsilon, _inputs, _usual, _shaped, _static)
+            else (_told, _weights, _formulas, _arguments, _epsilon, _inputs, _usual, _operation, _shaped, _static)
         )
         suspected: list[Cause] = []
         partly: list[_Hypothesis] = []
@@ -652,6 +653,15 @@ def _input_name(search: _Search, i: int) -> str:
     param = search.other.params[i]
     name = search.other.input_names[i]
     return name if param is None else f"the weight {param} ({name})"
+
+
+def _operation(search: _Search) -> Iterator[_Hypothesis]:
+    """Two ops of other names."""
+    if search.mine.kind is not Kind.OP or search.other.kind is not Kind.OP or not search.mine.inputs:
+        return
+    a, b = (canonical_op(call.type) for call in search.suspect.calls)
+    if a != b and not (FAMILIES.get(a) == FAMILIES.get(b) == "layout"):
+        yield _Hypothesis(f"operation {a} / {b}: another function", likely=True)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

@@ -338,10 +338,15 @@ def _scale(search: _Search, c: float, fit: _Fit, p: float, rest: float) -> Shape
     spread = _SAME * search.noise / (_rms(search.a) * math.sqrt(search.count))
     sure = max(spread, 1e-7, math.sqrt(max(rest, 1.0)) * spread)
     known = known_factor(c, sure, *_extents(search))
-    text = f"the candidate is {c:.6g} times the reference" + (f", which is {known}" if known else "")
+    text = f"the candidate is {_factor(c)} times the reference" + (f", which is {known}" if known else "")
     # a known number is the number itself, not a fit to it
     parameters = {"factor": c, "known": known} if known else {"factor": c}
     return Shape("scale", fit.f, fit.r2, p, text, parameters, rest, 1, _unscaled(c))
+
+
+def _factor(c: float) -> str:
+    """A factor, with digits enough to tell it from 1."""
+    return f"{c:.6g}" if abs(c - 1) > 1e-4 else f"{c:.10g}"
 
 
 def _keys(shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
