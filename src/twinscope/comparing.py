@@ -18,6 +18,7 @@ import numpy as np
 from . import patterns
 from .adapters.base import Array
 from .boundaries import Boundaries
+from .cancelling import without_cancelled
 from .errors import MatchError, OptionError
 from .flow import APPROXIMATION, Flow, rms, weight
 from .graft import Grafts
@@ -420,6 +421,7 @@ class Comparison:
         forward = self._forward_findings(early)
         if grafts is not None:
             results, early = as_judged(results, grafts), as_judged(early, grafts)
+            results, early = without_cancelled(results, grafts), without_cancelled(early, grafts)
             forward = judged_forward(self, early, forward, grafts)
         known = {f.pair.reference.call_id for f in forward if f.pair is not None}
         random = any(f.verdict is Verdict.UNDECIDED for f in forward)

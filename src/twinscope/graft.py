@@ -1357,7 +1357,7 @@ def _measure(
         noise = max(_rmse(nudged, a), unit / 4 * _rms(a))
     else:
         floor, base = "a roundoff", a
-        noise = unit / 4 * _rms(a)
+        noise = unit * _rms(a)  # a whole one: nobody measured it, and sums of products are off by two of them
     error = _rmse(b, base)
     if not math.isfinite(noise):
         noise = unit / 4 * _rms(base)

@@ -55,7 +55,9 @@ def test_other_code_is_noticed() -> None:
     assert code(first) == code(comment)
 
 
-@pytest.mark.parametrize("name", ["README.zh.md", "docs/capture.zh.md", "docs/compare.zh.md", "docs/weights.zh.md"])
+@pytest.mark.parametrize(
+    "name", ["README.zh.md", "docs/capture.zh.md", "docs/compare.zh.md", "docs/judge.zh.md", "docs/weights.zh.md"]
+)
 def test_the_translations_that_are_promised_are_there(name: str) -> None:
     assert (ROOT / name).is_file()
 
