@@ -157,12 +157,11 @@ class _Tables:
         self, first: Sequence[list[Item]], second: Sequence[list[Item]]
     ) -> Iterator[tuple[Item | None, Item | None]]:
         left, right = (side[0] if side else [] for side in (first, second))
-        shapes = [[i.shape for i in side] for side in (left, right)]
         whole = bool(first) and bool(second)
         if whole and len(left) == len(right) == 1:
             yield left[0], right[0]  # of other shapes too: that is what there is to be said
             return
-        for i, j in edits(shapes[0], shapes[1], (1, 1, 5)):
+        for i, j in _partners(left, right):
             pair = (None if i is None else left[i], None if j is None else right[j])
             if None in pair:
                 if self.asked.ignore_unmatched:
@@ -194,6 +193,18 @@ class _Tables:
             self.passed &= within or (x != x and y != y)
         self.passed &= first.shape == second.shape
         return [*names, *shapes, ", ".join(f"{truncated(d, 5):.5f}" for d in diffs)]
+
+
+def _partners(left: Sequence[Item], right: Sequence[Item]) -> list[tuple[int | None, int | None]]:
+    """Tensors of one place and one shape; of the rest what the order and the shapes say."""
+    places = {item.place: j for j, item in enumerate(right)}
+    same = {i: places[item.place] for i, item in enumerate(left) if item.place in places}
+    same = {i: j for i, j in same.items() if left[i].shape == right[j].shape}
+    rest = ([i for i in range(len(left)) if i not in same], [j for j in range(len(right)) if j not in same.values()])
+    found: list[tuple[int | None, int | None]] = list(same.items())
+    for i, j in edits([left[i].shape for i in rest[0]], [right[j].shape for j in rest[1]], (1, 1, 5)):
+        found.append((None if i is None else rest[0][i], None if j is None else rest[1][j]))
+    return sorted(found, key=lambda p: (p[0] if p[0] is not None else len(left), p[1] or 0))
 
 
 def _grouped(origin: Dump, target: Dump, first: Step, second: Step) -> list[Group]:
