@@ -401,6 +401,7 @@ class Recorder:
         writer: Writer,
         choose: Chooser | None = None,
         failed: Callable[[], None] | None = None,
+        modules: list[tuple[ModuleInfo, Any]] | None = None,
     ) -> None:
         self.adapter = adapter
         self._failed = failed
@@ -412,7 +413,7 @@ class Recorder:
         self.paused = False
         self.backward_seen = False
         self._explicit_steps = False
-        self._modules = adapter.modules(model)
+        self._modules = adapter.modules(model) if modules is None else modules
         self._by_id: dict[int, tuple[ModuleInfo, bool]] = {
             id(m): (info, plan.wants_path(info.path) and plan.wants_type(info.type)) for info, m in self._modules
         }
@@ -1051,14 +1052,22 @@ def _inner_alias(info: ModuleInfo, tied_to: str | None) -> bool:
     return info.builtin and tied_to is not None and info.path.startswith(tied_to.rpartition(".")[0] + ".")
 
 
-def manifest_of(adapter: Adapter, model: Any, plan: Plan, rank: int = 0, world: int = 1) -> Manifest:
+def manifest_of(
+    adapter: Adapter,
+    model: Any,
+    plan: Plan,
+    rank: int = 0,
+    world: int = 1,
+    modules: list[tuple[ModuleInfo, Any]] | None = None,
+) -> Manifest:
     """What a trace of this model says about itself when it begins."""
     cls = type(model)
+    modules = adapter.modules(model) if modules is None else modules
     return Manifest(
         framework=adapter.name,
         versions=adapter.versions(),
         model=f"{cls.__module__}.{cls.__qualname__}",
-        modules=tuple(info for info, _ in adapter.modules(model)),
+        modules=tuple(info for info, _ in modules),
         plan=plan.to_dict(),
         rank=rank,
         world=world,
@@ -1142,7 +1151,8 @@ class Capture:
     def __enter__(self) -> Capture:
         if self._observing is not None or self._manifest is not None:
             raise CaptureError("a capture can be entered once", hint="call twinscope.capture(...) again")
-        manifest = manifest_of(self.adapter, self.model, self.plan, self._rank, self._world)
+        modules = self.adapter.modules(self.model)
+        manifest = manifest_of(self.adapter, self.model, self.plan, self._rank, self._world, modules)
         writer: Writer
         if self._make_writer is not None:
             writer = self._make_writer(manifest)
@@ -1157,7 +1167,7 @@ class Capture:
                 overwrite=self.plan.overwrite,
             )
         self._manifest, self._writer = manifest, writer
-        self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose, self._failed)
+        self._recorder = Recorder(self.adapter, self.model, self.plan, writer, self._choose, self._failed, modules)
         self._recorder.begin_at(self._first_step, self._step_again)
         observing = self.adapter.observe(self.model, self._recorder, self.plan.level)
         try:

@@ -609,7 +609,8 @@ class _Ops(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         _telling.function = func
         try:
-            token = self.sink.enter_op(name, args, kwargs)
+            with _CALL():  # a mode below this one is not told of what a sink looks at
+                token = self.sink.enter_op(name, args, kwargs)
         finally:
             _telling.function = None
         if token is None:
@@ -617,9 +618,11 @@ class _Ops(TorchFunctionMode):  # type: ignore[misc]
         try:
             output = func(*args, **kwargs)
         except BaseException:
-            self.sink.fail(token)
+            with _CALL():
+                self.sink.fail(token)
             raise
-        self.sink.leave(token, output)
+        with _CALL():
+            self.sink.leave(token, output)
         return output
 
 

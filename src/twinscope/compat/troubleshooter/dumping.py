@@ -117,13 +117,15 @@ class Files:
         return name
 
     def write_stacks(self, filtered: bool) -> None:
-        lines: dict[Any, list[str]] = {}
-        out: dict[str, list[str]] = {}
-        for name, stack in self.stacks.items():
-            if stack not in lines:
-                lines[stack] = [_frame(source) for source in stack if not (filtered and _is_frameworks(source.file))]
-            out[self._stack_name(name)] = lines[stack]
-        self.stack.write_text(json.dumps(out, indent=4), encoding="utf-8")
+        blocks: dict[int, str] = {}  # most calls share a few stacks, and equal ones are one object
+        for stack in self.stacks.values():
+            if id(stack) not in blocks:
+                lines = [_frame(source) for source in stack if not (filtered and _is_frameworks(source.file))]
+                blocks[id(stack)] = json.dumps(lines, indent=4).replace("\n", "\n    ")
+        text = ",\n".join(
+            [f'    "{self._stack_name(name)}": {blocks[id(stack)]}' for name, stack in self.stacks.items()]
+        )
+        self.stack.write_text(f"{{\n{text}\n}}" if text else "{}", encoding="utf-8")
 
     def _stack_name(self, name: str) -> str:
         """The documents of one age say it for torch like this, and like that for MindSpore."""
@@ -148,6 +150,7 @@ class DumpWriter:
         self._digests: dict[int, str] = {}
         self._lines: list[str] = []
         self._shown: dict[str, str] = {}
+        self._told: dict[int, str] = {}
         self._skipped: set[int] = set()
         #: calls of dropout that did drop
         self.dropping: list[str] = []
@@ -220,10 +223,14 @@ class DumpWriter:
         kind = "output" if side == "out" and phase == "forward" else "input"
         rest = "".join(f".{re.sub(r'[^0-9A-Za-z_]', '_', part)}" for part in rest.split(".") if part)
         full = f"{name}_{phase}_{kind}{rest}"
-        numbers, digest, norm = [math.nan] * 3, "[]", "[]"
-        if self._wish.numbers:
-            numbers, digest, norm = self._numbers(slot)
-        self._line(full, self._dtype(meta.dtype), list(meta.shape), numbers, digest, norm)
+        told = self._told.get(slot.value)
+        if told is None:
+            numbers, digest, norm = [math.nan] * 3, "[]", "[]"
+            if self._wish.numbers:
+                numbers, digest, norm = self._numbers(slot)
+            told = self._told[slot.value] = self._text(self._dtype(meta.dtype), list(meta.shape), numbers, digest, norm)
+        self._lines.append(f'["{full}", {told}')
+        self._files.written += 1
         if self._wish.npy and slot.kept:
             self._npy(full, slot)
 
@@ -254,14 +261,14 @@ class DumpWriter:
                 digest = f'"{hashlib.md5(str(value).encode(), usedforsecurity=False).hexdigest()}"'
             if "l2norm" in self._wish.categories:
                 norm = _number(abs(float(value)))
-        self._line(full, str(type(value)), [], numbers, digest, norm)
+        self._lines.append(f'["{full}", {self._text(str(type(value)), [], numbers, digest, norm)}')
+        self._files.written += 1
         if self._wish.npy:
             np.save(self._files.data / f"{full}.npy", value)
 
-    def _line(self, full: str, dtype: str, shape: list[int], numbers: list[float], digest: str, norm: str) -> None:
-        three = ", ".join(map(_number, numbers))
-        self._lines.append(f'["{full}", 1, [], {json.dumps(dtype)}, {shape}, [{three}], {digest}, {norm}]\n')
-        self._files.written += 1
+    def _text(self, dtype: str, shape: list[int], numbers: list[float], digest: str, norm: str) -> str:
+        """A line but for its name: calls that have one tensor say the same of it."""
+        return f"1, [], {json.dumps(dtype)}, {shape}, [{', '.join(map(_number, numbers))}], {digest}, {norm}]\n"
 
     def _dtype(self, name: str) -> str:
         """A dtype as its own framework prints it."""
