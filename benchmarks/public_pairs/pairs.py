@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-FAMILIES = ("torchvision-paddle", "timm-mindcv")
+FAMILIES = ("torchvision-paddle", "timm-mindcv", "torchvision-mindcv", "paddle-mindcv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,43 @@ convnextv2_femto convnextv2_pico convnextv2_nano convnextv2_tiny convnextv2_base
 volo_d2_224=volo_d2 volo_d3_224=volo_d3 volo_d4_224=volo_d4 volo_d5_224=volo_d5
 """
 
+#: torchvision and mindcv
+_TORCHVISION_MINDCV_SMALL = """
+squeezenet1_0 shufflenet_v2_x0_5 mnasnet0_5=mnasnet_050 vit_b_16=vit_b_16_224 swin_t=swin_tiny convnext_tiny
+regnet_y_400mf googlenet
+"""
+_TORCHVISION_MINDCV_LARGE = """
+resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_64x4d vgg11 vgg13 vgg16 vgg19
+densenet121 densenet161 densenet169 densenet201 inception_v3:299 squeezenet1_1 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+shufflenet_v2_x2_0 mobilenet_v2=mobilenet_v2_100 mobilenet_v3_small=mobilenet_v3_small_100
+mobilenet_v3_large=mobilenet_v3_large_100 mnasnet0_75=mnasnet_075 mnasnet1_0=mnasnet_100 mnasnet1_3=mnasnet_130
+regnet_x_400mf regnet_x_800mf regnet_x_1_6gf regnet_x_3_2gf regnet_x_8gf=regnet_x_8_0gf regnet_x_16gf regnet_x_32gf
+regnet_y_800mf regnet_y_1_6gf regnet_y_3_2gf regnet_y_8gf=regnet_y_8_0gf regnet_y_16gf regnet_y_32gf
+efficientnet_b0 efficientnet_b1:240 efficientnet_b2:260 efficientnet_b3:300 efficientnet_b4:380
+efficientnet_v2_s:300 efficientnet_v2_m:320 efficientnet_v2_l:384 vit_b_32=vit_b_32_224 vit_l_16=vit_l_16_224
+vit_l_32=vit_l_32_224 swin_v2_t=swinv2_tiny_window8:256 swin_v2_s=swinv2_small_window8:256 convnext_small
+convnext_base convnext_large
+"""
+
+#: paddle.vision.models and mindcv
+_PADDLE_MINDCV_SMALL = """
+shufflenet_v2_x0_5 mobilenet_v1=mobilenet_v1_100 squeezenet1_1
+"""
+_PADDLE_MINDCV_LARGE = """
+resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x4d resnext101_64x4d resnext152_64x4d
+vgg11 vgg13 vgg16 vgg19 densenet121 densenet161 densenet169 densenet201 inception_v3:299 googlenet squeezenet1_0
+shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0 mobilenet_v2=mobilenet_v2_100
+mobilenet_v3_small=mobilenet_v3_small_100 mobilenet_v3_large=mobilenet_v3_large_100
+"""
+
 
 def select(
     *, families: tuple[str, ...] = FAMILIES, pattern: str = "*", everything: bool = False
 ) -> tuple[ModelPair, ...]:
     """The pairs of these families whose name on either side fits the pattern; the small ones unless all are asked for.
 
-    >>> [p.name for p in select(pattern="squeezenet1_0")]
-    ['torchvision-paddle: squeezenet1_0']
+    >>> [p.name for p in select(pattern="alexnet")]
+    ['torchvision-paddle: alexnet']
     """
     return tuple(
         pair
@@ -111,6 +140,10 @@ def _all() -> Iterator[ModelPair]:
         (FAMILIES[0], False, _TORCHVISION_PADDLE_LARGE),
         (FAMILIES[1], True, _TIMM_MINDCV_SMALL),
         (FAMILIES[1], False, _TIMM_MINDCV_LARGE),
+        (FAMILIES[2], True, _TORCHVISION_MINDCV_SMALL),
+        (FAMILIES[2], False, _TORCHVISION_MINDCV_LARGE),
+        (FAMILIES[3], True, _PADDLE_MINDCV_SMALL),
+        (FAMILIES[3], False, _PADDLE_MINDCV_LARGE),
     ):
         for word in words.split():
             names, _, size = word.partition(":")

@@ -1,6 +1,7 @@
 """One call of `align` on model pairs that nobody here wrote: a table of what came of it.
 
-    python benchmarks/public_pairs/run.py [--only PATTERN] [--family FAMILY] [--all] [--timeout S] [--json FILE]
+    python benchmarks/public_pairs/run.py [--only PATTERN] [--family FAMILY] [--all] [--forward] [--timeout S]
+                                          [--json FILE [--resume]] [--markdown FILE]
 
 Each pair runs in a process of its own, at random initialisation with a fixed seed, in eval mode, without a hint; first
 forward only, then with the backward pass. A pair that crashes or hangs costs its row and no other.
@@ -27,12 +28,13 @@ sys.path.append(str(HERE / ".packages"))
 
 from pairs import FAMILIES, ModelPair, select  # noqa: E402
 
-COLUMNS = ("pair", "weights", "proof", "forward", "backward", "seconds", "what differs")
-WIDTHS = (58, 9, 9, 14, 14, 8)
+COLUMNS = ("pair", "weights", "proof", "forward", "backward", "seconds", "cpu", "what differs")
+WIDTHS = (58, 9, 9, 10, 10, 8, 6)
 
 
 def main() -> int:
     options = _options().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if options.child:
         _child(options.child, Path(options.json), not options.forward)
         return 0
@@ -45,13 +47,20 @@ def main() -> int:
         print(f"no pair is called like {options.only!r}", file=sys.stderr)
         return 2
     print(_row(COLUMNS))
-    found = []
+    found: list[dict[str, Any]] = []
+    if options.resume and options.json and Path(options.json).exists():
+        found = json.loads(Path(options.json).read_text())
+    known = {report["pair"] for report in found}
     for pair in chosen:
+        if pair.name in known:
+            continue
         report = _apart(pair, options.timeout, not options.forward)
         found.append(report)
         print(_row(_cells(report)), flush=True)
         if options.json:
             Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+        if options.markdown:
+            Path(options.markdown).write_text(_markdown(found))
     print(_summary(found))
     return 0
 
@@ -63,7 +72,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="every pair in common, not only the small ones")
     parser.add_argument("--forward", action="store_true", help="without the backward pass")
     parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="seconds that one pair may take")
+    parser.add_argument("--markdown", metavar="FILE", help="also write the table as Markdown")
     parser.add_argument("--json", metavar="FILE", help="also write what was found here, with the messages in full")
+    parser.add_argument("--resume", action="store_true", help="leave out the pairs that the file of --json has")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser
 
@@ -86,9 +97,11 @@ def _apart(pair: ModelPair, timeout: float, backward: bool) -> dict[str, Any]:
                 last = (errors.strip().splitlines() or [""])[-1]
                 died = f"the process ended with {process.returncode}: {last}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
             died = f"not done in {timeout:g} s"
+        finally:  # also when this run is ended from outside
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
         report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"pair": pair.name}
         if died:
             report["died"] = died
@@ -127,7 +140,7 @@ def _child(text: str, file: Path, both: bool) -> None:
     inputs = np.random.default_rng(0).standard_normal((1, 3, pair.image, pair.image)).astype(np.float32)
     for phase, backward in (("forward", False), ("backward", True))[: 1 + both]:
         note(at=phase)
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.process_time()
         try:
             result = align(reference, candidate, inputs, backward=backward)
         except WeightError as error:
@@ -136,18 +149,18 @@ def _child(text: str, file: Path, both: bool) -> None:
         except Exception as error:  # noqa: BLE001
             note(failed=phase, error=f"{type(error).__name__}: {error}")
             return
-        first = result.first_divergence or (result.findings[0] if result.findings else None)
         note(
             mapped=True,
             **{
                 phase: {
                     "verdict": str(result.verdict),
                     "seconds": time.perf_counter() - start,
+                    "cpu": time.process_time() - spent,
                     "counts": result.counts(),
                     "unmatched": len(result.unmatched),
                     "notes": list(result.notes),
                     "proof": _proof(result.weights),
-                    "first": str(first) if first else "",
+                    "differs": _differences(result),
                     "findings": [str(f) for f in result.findings[:20]],
                 }
             },
@@ -155,32 +168,53 @@ def _child(text: str, file: Path, both: bool) -> None:
     note(at="end")
 
 
+def _differences(result: Any) -> list[str]:
+    """What really differs, each cause once, with the first place of it and how often it was found."""
+    found: dict[str, list[str]] = {}
+    for finding in result.findings:
+        if str(finding.verdict) == "MISSING":
+            continue
+        what = (finding.cause or finding.message).split("; replayed without it")[0]
+        found.setdefault(what, []).append(str(finding.reference or finding.candidate))
+    return [f"{what} at {at[0]}" + (f" and {len(at) - 1} more" if at[1:] else "") for what, at in found.items()]
+
+
 def _build(pair: ModelPair) -> tuple[Any, Any]:
     """Both models with default arguments, in eval mode, from the same seed."""
-    if pair.family == "timm-mindcv":
-        import mindspore
-        import torch
+    reference, candidate = pair.family.split("-")
+    if "mindcv" in (reference, candidate):
+        import mindspore  # before paddle: the other order does not load
 
-        _let_torchvision_load(torch)
-        import mindcv
-        import timm
-
-        torch.manual_seed(0)
         mindspore.set_seed(0)
-        candidate = mindcv.create_model(pair.candidate, pretrained=False)
-        candidate.set_train(False)
-        return timm.create_model(pair.reference, pretrained=False).eval(), candidate
-    import paddle
+    return _made(reference, pair.reference), _made(candidate, pair.candidate)
+
+
+def _made(package: str, name: str) -> Any:
+    """A model of a package, and whatever the package needs to load."""
+    if package == "mindcv":
+        import mindcv
+
+        model = mindcv.create_model(name, pretrained=False)
+        model.set_train(False)
+        return model
+    if package == "paddle":
+        import paddle
+
+        paddle.seed(0)
+        model = getattr(paddle.vision.models, name)(pretrained=False)
+        model.eval()
+        return model
     import torch
 
     _let_torchvision_load(torch)
+    torch.manual_seed(0)
+    if package == "timm":
+        import timm
+
+        return timm.create_model(name, pretrained=False).eval()
     import torchvision
 
-    torch.manual_seed(0)
-    paddle.seed(0)
-    candidate = getattr(paddle.vision.models, pair.candidate)(pretrained=False)
-    candidate.eval()
-    return torchvision.models.get_model(pair.reference, weights=None).eval(), candidate
+    return torchvision.models.get_model(name, weights=None).eval()
 
 
 @cache
@@ -199,8 +233,8 @@ def _cells(report: dict[str, Any]) -> tuple[str, ...]:
     forward, backward = report.get("forward", {}), report.get("backward", {})
     mapped = {True: "mapped", False: "refused", None: "-"}[report.get("mapped")]
     proof = forward.get("proof", "-")
-    seconds = sum(p.get("seconds", 0.0) for p in (forward, backward))
-    why = report.get("error") or forward.get("first") or backward.get("first") or ""
+    seconds, cpu = (sum(p.get(what, 0.0) for p in (forward, backward)) for what in ("seconds", "cpu"))
+    why = report.get("error") or "; ".join(forward.get("differs") or backward.get("differs") or [])
     if report.get("failed"):
         why = f"{report['failed']}: {why}"
     if report.get("died"):
@@ -212,6 +246,7 @@ def _cells(report: dict[str, Any]) -> tuple[str, ...]:
         forward.get("verdict", "-"),
         backward.get("verdict", "-"),
         f"{seconds:.1f}",
+        f"{cpu:.1f}",
         _short(why),
     )
 
@@ -229,6 +264,12 @@ def _short(text: str, most: int = 160) -> str:
 
 def _row(cells: tuple[str, ...]) -> str:
     return " ".join([*(c.ljust(w) for c, w in zip(cells, WIDTHS, strict=False)), cells[-1]]).rstrip()
+
+
+def _markdown(found: list[dict[str, Any]]) -> str:
+    rows = [COLUMNS, ("---",) * len(COLUMNS), *(_cells(report) for report in found)]
+    lines = ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows]
+    return "\n".join(["# Public model pairs", "", *lines, "", _summary(found), ""])
 
 
 def _summary(found: list[dict[str, Any]]) -> str:

@@ -58,6 +58,8 @@ _GROSS = 0.05
 
 #: The most calls that two ways to the same numbers may stay apart.
 _LONGEST_WAY_ROUND = 12
+#: The share of a gradient's difference that may be left where it is said to be gone.
+_GONE = 0.02
 
 
 def compare(
@@ -571,12 +573,14 @@ class Comparison:
             bad = [d for d in result.diffs if d.verdict is Verdict.BUG and d.reference.side == "in"]
             if bad and all((d.error or 0.0) > _GROSS for d in bad):
                 wrong = [values[id(result)][d.reference.name] for d in bad if d.reference.name in values[id(result)]]
-                if wrong and all(self._agrees_upstream(v, said) for v in wrong):
+                least = min(map(_absolute, bad))
+                if wrong and all(self._agrees_upstream(v, said, _GONE * least) for v in wrong):
                     found.add(id(result))
         return found
 
-    def _agrees_upstream(self, value: int, said: Mapping[int, list[SlotDiff]]) -> bool:
-        """Whether the gradients of all that `value` was made of agree, as far up as it takes."""
+    def _agrees_upstream(self, value: int, said: Mapping[int, list[SlotDiff]], limit: float) -> bool:
+        """Whether the gradients of all that `value` was made of agree, as far up as it takes; or the difference is gone,
+        but for so little that something else explains it (an activation that noise has flipped)."""
         agreed, passed, waiting, seen = False, 0, [value], {value}
         while waiting:
             maker = self.flow.makers.get(waiting.pop())
@@ -587,7 +591,9 @@ class Comparison:
                 if slot.param is not None:
                     continue
                 diffs = said.get(slot.value, [])
-                if diffs and all(d.verdict in (Verdict.EXACT, Verdict.NOISE) for d in diffs):
+                if diffs and all(
+                    d.verdict in (Verdict.EXACT, Verdict.NOISE) or _absolute(d) <= limit for d in diffs
+                ):
                     here = True
                 elif (diffs or slot.value in self.flow.makers) and slot.value not in seen:
                     seen.add(slot.value)

@@ -766,8 +766,12 @@ class _Grafter:
 
     def _learn_backward(self, first: Adapter, number: int, call: KeptCall) -> None:
         compared = {a.name for a, _ in self._paired(self.steps[number], "out")}
+        pair = self.steps[number]
+        infos = [own.get(r.path) for own, r in zip(self.infos, (pair.reference, pair.candidate), strict=True)]
+        # a norm may contain its activation: where that is at its kink, either side's gradient is as good
+        kinked = any(i is not None and "norm" in (i.kind or "") for i in infos)
         gradients = tuple(
-            _drawn(a, name) if name in compared else None
+            _off_zero(_drawn(a, name), a, kinked) if name in compared else None
             for a, name in zip(call.outputs, call.output_names, strict=True)
         )
         if call.effects or all(g is None for g in gradients):
@@ -1386,6 +1390,11 @@ def _rmse(left: Array, right: Array) -> float:
             return math.inf
         difference = a[fine] - b[fine]
     return float(np.sqrt(np.mean(difference * difference))) if difference.size else 0.0
+
+
+def _off_zero(gradient: Array, of: Array, asked: bool) -> Array:
+    """The gradient, without what belongs to exact zeros if that is asked for."""
+    return np.where(of != 0, gradient, np.zeros_like(gradient)) if asked and of.any() else gradient
 
 
 def _drawn(array: Array, name: str) -> Array | None:

@@ -403,13 +403,18 @@ class _Prover:
         failing = self.failing()
         if failing:
             inside = [p for p in self.known if self.partner(p) and p != failing[0] and _encloses(failing[0], p)]
-            place = next((p for p in inside if not self.agrees(p) and p in self._holders()), failing[0])
+            held = set(self._holders())
+            inside = [p for p in inside if p in held and self._has_parts(p) == (self.inside[self.partner(p) or ""] > 1)]
+            place = next((p for p in inside if not self.agrees(p)), failing[0])  # not a norm with its activation
             names = f"{place or 'the network'} and {self.partner(place) or 'the network'}"
             notes.append(
                 f"{names}, called alone on the same tensors with these weights, give outputs that differ (relative "
                 f"error {self.error(place):.2g}): either the networks do, or a weight there has another partner"
             )
         return replace(made, entries=entries, notes=tuple(notes))
+
+    def _has_parts(self, path: str) -> bool:
+        return any(p != path and _encloses(path, p) for p in self.known)
 
     def _told(self, entry: Entry, owners: Mapping[str, str], decided: set[tuple[str, ...]]) -> Entry:
         if entry.confidence == 0.0 or not entry.reference:
