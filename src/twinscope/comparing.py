@@ -579,8 +579,8 @@ class Comparison:
         return found
 
     def _agrees_upstream(self, value: int, said: Mapping[int, list[SlotDiff]], limit: float) -> bool:
-        """Whether the gradients of all that `value` was made of agree, as far up as it takes; or the difference is gone,
-        but for so little that something else explains it (an activation that noise has flipped)."""
+        """Whether the gradients of all that `value` was made of agree, as far up as it takes; or their difference is
+        gone but for `limit`, which something else explains: an activation that noise has flipped."""
         agreed, passed, waiting, seen = False, 0, [value], {value}
         while waiting:
             maker = self.flow.makers.get(waiting.pop())
@@ -591,9 +591,7 @@ class Comparison:
                 if slot.param is not None:
                     continue
                 diffs = said.get(slot.value, [])
-                if diffs and all(
-                    d.verdict in (Verdict.EXACT, Verdict.NOISE) or _absolute(d) <= limit for d in diffs
-                ):
+                if diffs and all(d.verdict in (Verdict.EXACT, Verdict.NOISE) or _absolute(d) <= limit for d in diffs):
                     here = True
                 elif (diffs or slot.value in self.flow.makers) and slot.value not in seen:
                     seen.add(slot.value)

@@ -1392,8 +1392,10 @@ def _rmse(left: Array, right: Array) -> float:
     return float(np.sqrt(np.mean(difference * difference))) if difference.size else 0.0
 
 
-def _off_zero(gradient: Array, of: Array, asked: bool) -> Array:
+def _off_zero(gradient: Array | None, of: Array, asked: bool) -> Array | None:
     """The gradient, without what belongs to exact zeros if that is asked for."""
+    if gradient is None:
+        return None
     return np.where(of != 0, gradient, np.zeros_like(gradient)) if asked and of.any() else gradient
 
 

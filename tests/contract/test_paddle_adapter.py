@@ -827,3 +827,26 @@ def test_a_dropout_that_scales_in_evaluation_is_another_function() -> None:
     assert result.verdict is Overall.DIFFERENT
     assert result.first_divergence is not None and result.first_divergence.reference == "drop"
     assert align(models[0], models[2], x, backward=False).verdict is Overall.SAME
+
+
+class Norms(nn.Layer):
+    """A norm and what comes after it: apart, or the activation within the norm."""
+
+    def __init__(self, within: bool, fixed: float = 1.0) -> None:
+        super().__init__()
+        self.conv = nn.Conv2D(2, 4, 3, padding=1)
+        self.norm = nn.BatchNorm(4, act="relu") if within else nn.BatchNorm2D(4)
+        self.end, self.within, self.fixed = nn.Conv2D(4, 2, 1), within, fixed
+
+    def forward(self, x: Any) -> Any:
+        h = self.norm(F.relu(self.conv(x)))  # not below zero: in the forward pass the activation changes nothing
+        return self.end(h if self.within else F.relu(h)) * self.fixed
+
+
+def test_a_norm_that_contains_its_activation_is_no_bug_of_the_backward_pass() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 2, 6, 6)).astype("float32")
+    models = [Norms(False), Norms(True), Norms(True, 1.5)]
+    for model in models:
+        model.eval()
+    assert align(models[0], models[1], x).verdict is Overall.SAME
+    assert align(models[0], models[2], x).verdict is Overall.DIFFERENT

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from twinscope import map_weights
+from twinscope import copy_weights, map_weights
+from twinscope.errors import WeightError
 
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
 
@@ -51,3 +52,31 @@ def test_what_agrees_is_not_searched_for_what_differs_elsewhere(turned: bool) ->
     assert any("differ" in note for note in mapping.notes)
     assert candidate.runs < 12
     assert not any("differ" in note for note in map_weights(reference, Net(torch.sigmoid, turned), X).notes)
+
+
+class Ends(nn.Module):
+    """A last layer with a bias or without; `act` makes the networks differ, so that nothing is proven."""
+
+    def __init__(self, name: str, bias: bool, act: Any) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 9)
+        self.ends = nn.ModuleDict({name: nn.Linear(9, 4, bias=bias)})
+        self.act = act
+        for end in self.ends.values():
+            if bias:
+                nn.init.zeros_(end.bias)
+
+    def forward(self, x: Any) -> Any:
+        return next(iter(self.ends.values()))(self.act(self.first(x)))
+
+
+def test_a_bias_on_one_side_leaves_the_only_layer_of_its_shape_sure() -> None:
+    mapping = map_weights(Ends("a", True, torch.sigmoid), Ends("x", False, torch.tanh), X)
+    assert mapping.complete, str(mapping)
+    found = {e.reference: e for e in mapping}
+    assert found[("ends.a.weight",)].candidate == ("ends.x.weight",)
+    assert found[("ends.a.bias",)].candidate == ()
+    counting = Ends("a", True, torch.sigmoid)
+    nn.init.ones_(counting.ends["a"].bias)
+    with pytest.raises(WeightError, match="cannot be left out"):
+        copy_weights(counting, Ends("x", False, torch.tanh), inputs=X)

@@ -139,10 +139,16 @@ class ModuleMatcher:
 
         keys = [[(_family(m), m.shapes) for m in units] for units in (first, second)]
         once = [Counter(k) for k in keys]
+        # a bias may be on one side only: then the weight alone is what there is one of
+        mains = [[(_family(m), _main(m)) for m in units] for units in (first, second)]
+        alone = [Counter(k) for k in mains]
         for i, j in align(keys[0], keys[1], score, anchors):
             x, y = first[i], second[j]
             unique = keys[0][i] == keys[1][j] and once[0][keys[0][i]] == once[1][keys[1][j]] == 1
-            self.pair(x, y, "shape" if unique else "order", self._confidence(x, y, unique))
+            sure = self._confidence(x, y, unique)
+            if x.kind == y.kind and mains[0][i] == mains[1][j] and alone[0][mains[0][i]] == alone[1][mains[1][j]] == 1:
+                sure = max(sure, 0.8)
+            self.pair(x, y, "shape" if unique else "order", sure)
 
     def _score(self, x: Module, y: Module, weak: bool) -> float:
         if x in self.parts or y in self.parts or (x.kind != y.kind and not (x.path and y.path)):
