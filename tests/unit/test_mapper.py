@@ -177,9 +177,9 @@ def test_a_large_model_is_mapped_in_time(count: int, limit: float) -> None:
 
     a = weights(*blocks("blocks", ("attn.q", "attn.k", "attn.v", "attn.out", "fc1", "norm")))
     b = weights(*blocks("encoder.layer", ("self.query", "self.key", "self.value", "output", "wide", "ln")))
-    began = time.perf_counter()
+    began = time.process_time()
     found = mapped(a, b)
-    assert time.perf_counter() - began < limit
+    assert time.process_time() - began < limit
     numbers = [(e.reference[0].split(".")[1], e.candidate[0].split(".")[2]) for e in found if e.sure]
     assert all(i == j for i, j in numbers)
 
