@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from compat.padiff3_nets import X, array, net, seeded, shift, tensor, trainable
 from padiff import add_special_init, assign_weight, auto_diff, check_dataloader, create_model
 from twinscope import TwinscopeError
 from twinscope.adapters._registry import by_name
-from twinscope.compat.padiff import special
+from twinscope.compat.padiff import generation3, special
 from twinscope.running import as_arguments
 from zoo import zoo
 from zoo.kits import kit
@@ -442,6 +443,19 @@ def test_equal_layers_in_another_order(pair: tuple[str, str]) -> None:
     assert auto_diff(first, plain, inputs(pair), atol=1e-4, auto_init=False)
 
 
+def test_names_that_lead_astray(pair: tuple[str, str]) -> None:
+    """Equal layers whose names say the opposite of what they do: only running the two tells."""
+    first, second = layers(pair[0], ["a", "b"]), layers(pair[1], ["b", "a"])
+    assert auto_diff(first, second, inputs(pair), atol=1e-4)
+    assert np.allclose(_weight(pair[0], first, "a.bias"), _weight(pair[1], second, "b.bias"), atol=1e-6)
+    wrong = net(pair[1], scale=2.0)
+    assert not auto_diff(net(pair[0]), wrong, inputs(pair), atol=1e-4)
+
+
+def _weight(framework: str, model: Any, path: str) -> Any:
+    return array(framework, trainable(framework, model)[path])
+
+
 def test_special_inits(pair: tuple[str, str], capsys: Any) -> None:
     seen = []
 
@@ -523,17 +537,53 @@ def test_a_call_that_mixes_the_generations_is_refused(framework: str, told: dict
         add_special_init("a", "b", "c", "d")
 
 
+SIGNATURES = """
+ProxyModel.auto_layer_map(self, model_place: 'str') -> 'bool'
+ProxyModel.backward(self, loss: 'Any') -> 'dict[str, Any]'
+ProxyModel.clear_report(self) -> 'None'
+ProxyModel.dump_grads(self, dir_path: 'str | os.PathLike[str] | None' = None) -> 'None'
+ProxyModel.dump_params(self, dir_path: 'str | os.PathLike[str] | None' = None) -> 'None'
+ProxyModel.dump_report(self, dir_path: 'str | os.PathLike[str] | None' = None) -> 'None'
+ProxyModel.dump_weights(self, dir_path: 'str | os.PathLike[str] | None' = None) -> 'None'
+ProxyModel.set_layer_map(self, layers: 'Any') -> 'None'
+ProxyModel.try_dump(self, per_step: 'int' = 1, dir_path: 'str | os.PathLike[str] | None' = None) -> 'None'
+ProxyModel.update_black_list(self, layers: 'Any', mode: 'str' = 'all') -> 'None'
+ProxyModel.update_black_list_with_class(self, layer_class: 'Any', mode: 'str' = 'self') -> 'None'
+ProxyModel.update_white_list(self, layers: 'Any', mode: 'str' = 'self') -> 'None'
+ProxyModel.update_white_list_with_class(self, layer_class: 'Any', mode: 'str' = 'self') -> 'None'
+add_special_init(base_framework, base_model_name, raw_framework, raw_model_name, func)
+assign_weight(base_model, raw_model)
+auto_diff(base_model, raw_model, inputs, loss_fns=None, optimizers=None, **kwargs)
+check_dataloader(first_loader, second_loader, **kwargs)
+check_grads(report_path_0, report_path_1, cfg=None)
+check_params(report_path_0, report_path_1, cfg=None)
+check_report(report_path_0, report_path_1, cfg=None)
+check_weights(report_path_0, report_path_1, cfg=None)
+create_model(model, name=None)
+get_dump_root_path()
+set_dump_root_path(path)
+"""
+
+
+def test_signatures_are_those_of_the_documents() -> None:
+    proxy = type(create_model(net(next(f for f in ("torch", "paddle", "mindspore") if f in sys.modules))))
+    found = [
+        f"ProxyModel.{name}{inspect.signature(method)}"
+        for name, method in sorted(vars(proxy).items())
+        if callable(method) and not name.startswith("_")
+    ]
+    both = ("add_special_init", "assign_weight", "auto_diff")  # which take what either generation has
+    calls = [getattr(generation3, n) if n in both else getattr(padiff, n) for n in sorted(CALLS)]
+    for call in calls:
+        bare = inspect.signature(call)
+        plain = [p.replace(annotation=inspect.Parameter.empty) for p in bare.parameters.values()]
+        found.append(f"{call.__name__}{bare.replace(parameters=plain, return_annotation=inspect.Signature.empty)}")
+    assert "\n".join(found) == SIGNATURES.strip()
+
+
+CALLS = {line.partition("(")[0] for line in SIGNATURES.split("\n") if line and not line.startswith("Proxy")}
+
+
 def test_all_names_are_there() -> None:
-    assert {
-        "add_special_init",
-        "assign_weight",
-        "auto_diff",
-        "check_dataloader",
-        "check_grads",
-        "check_params",
-        "check_report",
-        "check_weights",
-        "create_model",
-        "get_dump_root_path",
-        "set_dump_root_path",
-    } <= set(dir(padiff))
+    assert set(dir(padiff)) >= CALLS
+    assert {"LayerMap"} <= set(dir(padiff))

@@ -94,9 +94,15 @@ class Choice:
         """Whether the functions that the layer at `path` calls itself are looked at."""
         return path in self._white[0] if self.only_white and path == "" else self.wants(path)
 
-    def left_out(self) -> list[str]:
-        """Patterns of the paths that are not looked at."""
-        return [f"={info.path}" for info, _ in modules_of(self._model) if not self.wants(info.path)]
+    def left_out(self, known: bool = False) -> list[str]:
+        """Patterns of the paths that are not looked at.
+
+        With `known` not of those inside of the frameworks' own layers in the layer map: whoever compares layers and not
+        files knows what is inside of them, and how its parts correspond.
+        """
+        modules = [info for info, _ in modules_of(self._model)]
+        mapped = [f"{i.path}." for i in modules if known and i.builtin and i.path in self.layer_map]
+        return [f"={i.path}" for i in modules if not self.wants(i.path) and not i.path.startswith(tuple(mapped))]
 
 
 def _above(path: str) -> list[str]:

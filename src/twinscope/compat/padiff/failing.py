@@ -45,12 +45,18 @@ def say_failed(result: Result, names: tuple[str, str], tolerance: dict[str, Any]
         for note in result.notes:
             say(f"        {note}")
         return
-    say(f"    Diff found in {_STAGES[finding.phase]} Stage in step: {finding.step}", LOG)
+    say(
+        f"    Diff found in {_STAGES.get(finding.phase, str(finding.phase).capitalize())} Stage in step: {finding.step}",
+        LOG,
+    )
     say(f"    {finding.message}", LOG)
     if finding.cause:
         say(f"    Cause: {finding.cause}", LOG)
     if finding.pair is not None:
         _say_pair(result, finding, names, tolerance)
+    else:
+        for word, name, path in zip(("Route:", "      "), names, (finding.reference, finding.candidate), strict=True):
+            say(f"    {word} {name}{'' if path is None else f'.{path}'}", LOG)
     others = [f for f in result.findings if f is not finding]
     for other in others[:10]:
         say(f"    also: {other}", LOG)

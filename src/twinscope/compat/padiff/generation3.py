@@ -90,8 +90,9 @@ def auto_diff(
         say("  Nothing here has a gradient: no trainable parameter, no such input. Backward compare skipped.", LOG)
         phase = "forward"
     _say_options(options, losses is not None, updates is not None)
+    by_running = updates is not None  # which changes the models: there is but one try
     if auto_init:
-        assigned = _assign(base, raw, given)
+        assigned = _assign(base, raw, given, by_running)
         if not assigned:
             say("FAILED !!!", LOG)
             return assigned
@@ -99,12 +100,20 @@ def auto_diff(
         "loss": losses,
         "backward": phase != "forward",
         "mapping": _mapped(base, raw) or None,
-        "ignore": {"reference": base.choice.left_out(), "candidate": raw.choice.left_out()},
+        "ignore": {"reference": base.choice.left_out(known=True), "candidate": raw.choice.left_out(known=True)},
     }
-    if single_step:
-        result = _single_step(base, raw, given, asked, tolerance, updates, phase)
-    else:
-        result = _run(base, raw, given, {**asked, **tolerance}, updates)
+
+    def compared() -> Result:
+        if single_step:
+            return _single_step(base, raw, given, asked, tolerance, updates, phase)
+        return _run(base, raw, given, {**asked, **tolerance}, updates)
+
+    result = compared()
+    if not result and auto_init and not by_running:
+        again = _assign(base, raw, given, True, known=assigned.result)
+        if again:  # names had led astray
+            asked["mapping"] = {**_modules_by(again.result.mapping), **_mapped(base, raw)}
+            result = compared()
     passed = bool(result) or only_conventions(result)
     if not passed:
         say_failed(result, (base.name, raw.name), tolerance)
@@ -123,7 +132,7 @@ def assign_weight(base_model: Any, raw_model: Any) -> Answer[Any]:
         if assign_weight(module, layer):
             ...
     """
-    return _assign(create_model(base_model), create_model(raw_model), None)
+    return _assign(create_model(base_model), create_model(raw_model), None, False)
 
 
 def add_special_init(
@@ -272,7 +281,14 @@ def _mapped(base: ProxyModel, raw: ProxyModel) -> dict[str, str]:
     return dict(zip(first, second, strict=True))
 
 
-def _assign(base: ProxyModel, raw: ProxyModel, inputs: InputPair | None) -> Answer[Any]:
+def _assign(
+    base: ProxyModel, raw: ProxyModel, inputs: InputPair | None, by_running: bool, known: Any = None
+) -> Answer[Any]:
+    """Copy the weights, and say so.
+
+    Which belong to which is told by names, kinds and shapes, and where those leave it open by running both models;
+    with `by_running` in any case, which takes longer. `known` is what was done already: False where that holds.
+    """
     mapped = _mapped(base, raw)
     modules = [{info.path: module for info, module in modules_of(m.model)} for m in (base, raw)]
     carried: list[tuple[special.Init, str, str]] = []
@@ -293,10 +309,16 @@ def _assign(base: ProxyModel, raw: ProxyModel, inputs: InputPair | None) -> Answ
     report: Any = None
     try:
         if any(info.params for model in (base, raw) for info, _ in modules_of(model.model)):
-            mapping = map_weights(base.model, raw.model, inputs, hints=hints, skip=skip)
+            mapping = map_weights(base.model, raw.model, inputs if by_running else None, hints=hints, skip=skip)
+            if not mapping.complete and not by_running and inputs is not None:
+                mapping = map_weights(base.model, raw.model, inputs, hints=hints, skip=skip)
+            if known is not None and (not mapping.complete or _ways(mapping) == _ways(getattr(known, "mapping", ()))):
+                return Answer(False, lambda: known)
             report = copy_weights(base.model, raw.model, mapping=_in_order(mapping))
+        elif known is not None:
+            return Answer(False, lambda: known)
     except TwinscopeError as error:
-        return _not_assigned(error)
+        return Answer(False, lambda: known) if known is not None else _not_assigned(error)
     for func, first, second in carried:
         try:
             func(modules[0][first], modules[1][second])
@@ -306,6 +328,21 @@ def _assign(base: ProxyModel, raw: ProxyModel, inputs: InputPair | None) -> Answ
             return _not_assigned(error)
     say("Assign weight success !!!", LOG)
     return Answer(True, lambda: report if report is not None else snapshot(raw.model))
+
+
+def _ways(mapping: Iterable[Any]) -> set[tuple[Any, ...]]:
+    """What becomes of what, and how."""
+    return {(e.reference, e.candidate, str(e.transform)) for e in mapping}
+
+
+def _modules_by(mapping: WeightMap) -> dict[str, str]:
+    """Which modules belong together, where each has its weights from one."""
+    found: dict[str, set[str]] = {}
+    for entry in mapping.entries:
+        for path in entry.reference:
+            found.setdefault(path.rpartition(".")[0], set()).update(p.rpartition(".")[0] for p in entry.candidate)
+    partners = [next(iter(p)) for p in found.values() if len(p) == 1]
+    return {a: b for a, (b, *more) in found.items() if a and b and not more and partners.count(b) == 1}
 
 
 def _in_order(mapping: WeightMap) -> WeightMap:
