@@ -13,6 +13,7 @@ import pytest
 import twinscope
 from compat.padiff3_nets import X, array, gradients_of, net, shift, tensor, trainable, update
 from padiff import (
+    auto_diff,
     check_grads,
     check_params,
     check_report,
@@ -486,6 +487,10 @@ def test_the_layer_map_says_what_belongs_together(pair: tuple[str, str], tmp_pat
         assert [n["type"] for n in nodes(report(tmp_path / "b")["tree"])].count("in map") == 2
         assert bool(check_report(tmp_path / "a", tmp_path / "b")) is right
         assert bool(check_weights(tmp_path / "a", tmp_path / "b")) is right
+        for proxy in proxies:
+            proxy.clear_report()
+        given = {"x": tensor(pair[0], X)}, {"x": tensor(pair[1], X)}
+        assert bool(auto_diff(*proxies, given, atol=1e-4, auto_init=False)) is right
     proxies[1].clear_report()
     proxies[1].set_layer_map([models[1].a])
     proxies[1](tensor(pair[1], X))

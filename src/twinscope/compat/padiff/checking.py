@@ -13,7 +13,7 @@ from twinscope import Result, compare
 from ..answer import Answer
 from ..console import say
 from .dumps import Dump
-from .failing import LOG, say_failed
+from .failing import LOG, say_failed, wrongly_mapped
 from .problems import ArgumentError, DumpError, number, one_of, only_known
 
 COMPARE_MODES = ("mean", "strict")
@@ -22,15 +22,15 @@ _PARTS = ("step", "rank")
 
 
 class CheckAnswer(Answer[Result]):
-    """The answer of a check. `result` is that of the first folder that does not agree, or else of the last one.
+    """The answer of a check, with `results` by the tolerance: one for each folder, by its name below the given path.
 
-    `results` has one for each folder that was compared, by what the folder is called below the path that was given.
+    `result` is that of the first folder that does not agree, or else of the last one, without any tolerance.
     """
 
     def __init__(self, results: Mapping[str, Result], passed: bool) -> None:
         self.results = dict(results)
         bad = [r for r in self.results.values() if not r]
-        super().__init__(passed, lambda: (bad or list(self.results.values()))[0 if bad else -1])
+        super().__init__(passed, lambda: (bad[0] if bad else list(self.results.values())[-1]).judged())
 
 
 def check_report(
@@ -97,10 +97,11 @@ def _check(
     for place, first, second in _both(Path(path_0), Path(path_1), name):
         say(f"Checking {name} in {first} and {second}", LOG)
         pair = (Dump(first, name), Dump(second, name))
-        result = compare(pair[0].trace, pair[1].trace, mapping=_layer_map(pair), **tolerance)
+        mapped = _layer_map(pair)
+        result = compare(pair[0].trace, pair[1].trace, mapping=mapped, **tolerance)
         results[place] = result
         lost = _lost_gradients(pair, result) if "gradient" in phases else []
-        if result and not lost:
+        if result and not lost and not wrongly_mapped(result, mapped):
             say(f"{name} compared.", LOG)
             continue
         passed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from twinscope import Finding, Phase, Result, Verdict
@@ -36,6 +37,18 @@ def only_conventions(result: Result) -> bool:
     return True
 
 
+def wrongly_mapped(result: Result, mapped: Mapping[str, str]) -> bool:
+    """Whether layers that the layer maps pair compute something else, although the networks do not; says so."""
+    wrong = {
+        (p.reference.path, p.candidate.path)
+        for p in result.pairs
+        if p.rejoins and p.reference.kind.value == "module" and mapped.get(p.reference.path) == p.candidate.path
+    }
+    for first, second in sorted(wrong):
+        say(f"    The layer map pairs {first} and {second}, which do not compute the same. Check its order.", LOG)
+    return bool(wrong)
+
+
 def say_failed(result: Result, names: tuple[str, str], tolerance: dict[str, Any]) -> None:
     """Where the two models first part, and by how much."""
     say("FAILED !!!", LOG)
@@ -45,10 +58,8 @@ def say_failed(result: Result, names: tuple[str, str], tolerance: dict[str, Any]
         for note in result.notes:
             say(f"        {note}")
         return
-    say(
-        f"    Diff found in {_STAGES.get(finding.phase, str(finding.phase).capitalize())} Stage in step: {finding.step}",
-        LOG,
-    )
+    stage = _STAGES.get(finding.phase, str(finding.phase).capitalize())
+    say(f"    Diff found in {stage} Stage in step: {finding.step}", LOG)
     say(f"    {finding.message}", LOG)
     if finding.cause:
         say(f"    Cause: {finding.cause}", LOG)

@@ -29,7 +29,7 @@ from ..answer import Answer
 from ..console import say
 from . import special
 from .checking import tolerance_of
-from .failing import LOG, only_conventions, say_failed
+from .failing import LOG, only_conventions, say_failed, wrongly_mapped
 from .mismatch import mismatch
 from .problems import ArgumentError, one_of, only_known, truth
 from .proxy import ProxyModel, create_model
@@ -66,7 +66,7 @@ def auto_diff(
 
         auto_diff(module, layer, ({"x": torch.as_tensor(x)}, {"x": paddle.to_tensor(x)}), atol=1e-4)
 
-    The answer's `result` is what Twinscope found; ``result.judged()`` asks the same without any tolerance.
+    The answer's `result` says the same without any tolerance, by what rounding explains.
     """
     only_known(kwargs, _DEFAULTS, "auto_diff")
     options = {**_DEFAULTS, **kwargs}
@@ -114,11 +114,11 @@ def auto_diff(
         if again:  # names had led astray
             asked["mapping"] = {**_modules_by(again.result.mapping), **_mapped(base, raw)}
             result = compared()
-    passed = bool(result) or only_conventions(result)
-    if not passed:
+    passed = (bool(result) or only_conventions(result)) and not wrongly_mapped(result, _mapped(base, raw))
+    if not result and not passed:
         say_failed(result, (base.name, raw.name), tolerance)
     say("SUCCESS !!!" if passed else "FAILED !!!", LOG)
-    return Answer(passed, lambda: result)
+    return Answer(passed, result.judged)
 
 
 def assign_weight(base_model: Any, raw_model: Any) -> Answer[Any]:
