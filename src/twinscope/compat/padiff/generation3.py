@@ -15,6 +15,7 @@ from twinscope import (
     Inputs,
     Result,
     TwinscopeError,
+    Verdict,
     WeightMap,
     align,
     arrays_in,
@@ -216,17 +217,25 @@ def _single_step(
     updates: Any,
     phase: str,
 ) -> Result:
-    """Every call on the base's own inputs: what accumulates from call to call does not count.
+    """Every call on the base's own inputs, by the tolerance: what accumulates from call to call does not count.
 
-    Where even the whole run keeps within the tolerance, so does every call. Where it does not, every call is judged
-    alone, by what its own rounding explains.
+    What lies between calls, an op of one side alone that bends the gradient, is in none of them: where the whole run is
+    not within the tolerance, differences that no call makes by itself count too.
     """
     if phase == "backward":
         asked = {**asked, "phases": ("backward", "gradient")}
-    whole = _run(base, raw, given, {**asked, **tolerance}, None)
-    if whole:
-        return whole if updates is None else _run(base, raw, given, {**asked, **tolerance}, updates)
-    return _run(base, raw, given, asked, updates)
+    alone = _run(base, raw, given, {**asked, **tolerance, "alone": True}, None)
+    if not alone:
+        return alone
+    if not _run(base, raw, given, {**asked, **tolerance}, None):
+        apart = _run(base, raw, given, asked, None)
+        wrong = [f for f in apart.findings if f.verdict is Verdict.BUG]
+        if any(f.pair is None or f.pair.graft is None or f.pair.graft.verdict is not Verdict.BUG for f in wrong):
+            return apart
+    if updates is None:
+        return alone
+    trained = _run(base, raw, given, asked, updates)  # an update is judged by what it was given in any case
+    return alone if trained else trained
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
