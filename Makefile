@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test test-all test-unit lint bench portbugs public-pairs clean help
+.PHONY: venv demo test test-all test-unit lint bench portbugs portbugs-steps public-pairs clean help
 
 help:
 	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
@@ -49,6 +49,9 @@ bench: $(STAMP)
 
 portbugs: $(STAMP)
 	@$(PY) benchmarks/portbugs/run.py $(ARGS)
+
+portbugs-steps: $(STAMP)
+	@$(PY) benchmarks/portbugs/steps.py $(ARGS)
 
 # Packages of their own: torchvision, timm and mindcv ask for other versions of what the frameworks share, so --no-deps.
 PAIRS := benchmarks/public_pairs
