@@ -93,7 +93,7 @@ def test_single_step_does_not_count_what_accumulates(pair: tuple[str, str]) -> N
     told: dict[str, Any] = {"atol": 1e-5, "rtol": 0, "compare_mode": "strict", "diff_phase": "forward"}
     assert auto_diff(grown(pair[0], 1e3), grown(pair[1], 1e3), given, single_step=True, **told)
     assert not auto_diff(grown(pair[0], 1e3), grown(pair[1], 1001), given, single_step=True, **told)
-    if pair[0] != pair[1]:
+    if "paddle" in pair and pair[0] != pair[1]:  # torch and MindSpore round alike here: nothing is there to grow
         assert not auto_diff(grown(pair[0], 1e3), grown(pair[1], 1e3), given, **told)
 
 
