@@ -180,7 +180,7 @@ def _refuse_no_gradient(trace: Trace, side: str) -> None:
 
 def _module_hints(mapping: Any, reference: Any, candidate: Any) -> dict[str, str]:
     """What the user's hints say of modules; what they say of parameters was for copying."""
-    if as_map(mapping) is not None:
+    if not mapping or as_map(mapping) is not None:
         return {}
     modules = [
         {path: info.path for info, _ in adapter_for(model).modules(model) for path in (info.path, *info.aliases)}

@@ -150,4 +150,8 @@ def unchanged(adapter: Adapter, model: Any) -> Iterator[None]:
 
 def same_bytes(a: Any, b: Any) -> bool:
     """Whether two arrays are equal to the last bit, NaNs and signs of zero included."""
-    return a.shape == b.shape and np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+    if a.shape != b.shape or a.nbytes != b.nbytes:
+        return False
+    x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
+    whole = x.size - x.size % 8  # by eight at a time: this runs over all weights of a model
+    return np.array_equal(x[:whole].view(np.uint64), y[:whole].view(np.uint64)) and np.array_equal(x[whole:], y[whole:])

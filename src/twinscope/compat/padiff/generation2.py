@@ -45,7 +45,7 @@ def auto_diff(
         print(answer.result)
     """
     own = Options.parse(options)
-    _check_models(layer, module)
+    _check_order(layer, module)
     inputs = _inputs(example_inp)
     losses = _two(loss_fn, "loss_fn", "a function of the model's output")
     optimizers = _two(optimizer, "optimizer", "an optimizer, or a function without arguments")
@@ -82,7 +82,7 @@ def assign_weight(layer: Any, module: Any, layer_map: LayerMap = LayerMap()) -> 
         assign_weight(layer, module, layer_map)
     """
     try:
-        _check_models(layer, module)
+        _check_order(layer, module)
         said = as_layer_map(layer_map).resolved(layer, module)
     except TwinscopeError as error:
         say("Assign weight Failed !!!\n", PREFIX)
@@ -94,9 +94,7 @@ def assign_weight(layer: Any, module: Any, layer_map: LayerMap = LayerMap()) -> 
 # -- what was handed in ------------------------------------------------------------------------------------------------
 
 
-def _check_models(layer: Any, module: Any) -> None:
-    for model in (layer, module):
-        twinscope.modules_of(model)  # says what it is not
+def _check_order(layer: Any, module: Any) -> None:
     if (framework_of(layer), framework_of(module)) == ("torch", "paddle"):
         raise TwinscopeError(
             "the Torch model comes first: the documents have the Paddle model first, and weights go to it",
