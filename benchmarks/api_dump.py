@@ -1,6 +1,6 @@
 """What TroubleShooter's dump costs: a training step of a 12-block transformer, plain and dumped, in one run.
 
-    python benchmarks/api_dump.py [--width 64 512] [--batch 8] [--tokens 64] [--rounds 9] [--stretch 1]
+    python benchmarks/api_dump.py [--width 64 512] [--batch 16] [--tokens 64] [--rounds 9] [--stretch 1]
                                   [--original "python -m some_environment's runner"]
 
 A dump is everything from `api_dump_start` to `api_dump_stop` with gradients, files written: nothing is left for later.
@@ -73,24 +73,24 @@ def measure(width: int, batch: int, tokens: int, rounds: int, stretch: int) -> N
 
     net, step = build(width, batch, tokens)
 
-    def dumped(dump_type: str, folder: str) -> None:
+    def dumped(dump_type: str) -> None:
         ts.migrator.api_dump_start(dump_type=dump_type)
         for _ in range(stretch):
             step()
         ts.migrator.api_dump_stop()
 
-    def plain(*_: str) -> None:
+    def plain(_: str) -> None:
         for _ in range(stretch):
             step()
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         best = {"plain": float("inf"), "statistics": float("inf"), "all": float("inf")}
-        for _ in range(rounds):
+        for turn in range(rounds):
             for way in best:
                 if way != "plain":
-                    ts.migrator.api_dump_init(net, output_path=folder, retain_backward=True)
+                    ts.migrator.api_dump_init(net, output_path=f"{folder}/{way}{turn}", retain_backward=True)
                 began = time.process_time()
-                (plain if way == "plain" else dumped)(way, folder)
+                (plain if way == "plain" else dumped)(way)
                 best[way] = min(best[way], time.process_time() - began)
     for way, seconds in best.items():
         print(f"{width:6} {way:12} {seconds / stretch * 1e3:9.1f} ms {seconds / best['plain']:7.2f} x", flush=True)
@@ -99,7 +99,7 @@ def measure(width: int, batch: int, tokens: int, rounds: int, stretch: int) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", nargs="+", type=int, default=[64, 512])
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--stretch", type=int, default=1)
