@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: venv demo test test-all test-unit lint bench portbugs portbugs-steps public-pairs clean help
+.PHONY: venv demo test test-all test-unit lint bench portbugs portbugs-steps originals public-pairs clean help
 
 help:
 	@echo "make demo    align a torch and a paddle network, find a planted bug, print the verdict"
@@ -48,10 +48,24 @@ bench: $(STAMP)
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
 
 portbugs: $(STAMP)
+	@$(MAKE) --silent originals || echo "without PaDiff 0.2: its environment could not be made"
 	@$(PY) benchmarks/portbugs/run.py $(ARGS)
 
 portbugs-steps: $(STAMP)
 	@$(PY) benchmarks/portbugs/steps.py $(ARGS)
+
+# PaDiff 0.2 as published, beside the same frameworks: in an environment of its own, since its import name is ours here.
+ORIGINALS := benchmarks/.originals
+
+originals: $(ORIGINALS)/.ready
+
+$(ORIGINALS)/.ready: $(STAMP)
+	@rm -rf $(ORIGINALS)
+	@$(PY) -m venv $(ORIGINALS)
+	@$(ORIGINALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "padiff==0.2.*" pyyaml
+	@$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+		$$($(ORIGINALS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/frameworks.pth
+	@touch $@
 
 # Packages of their own: torchvision, timm and mindcv ask for other versions of what the frameworks share, so --no-deps.
 PAIRS := benchmarks/public_pairs

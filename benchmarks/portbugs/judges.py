@@ -11,8 +11,10 @@ import numpy as np
 from cases import Case, Expected
 from planting import Seen, Twins, losses, pairs_of, run_candidate, run_reference
 
-from twinscope import Overall, Verdict, align
+from twinscope import Overall, Result, Verdict, align
+from twinscope.adapters._registry import by_name
 from twinscope.errors import TwinscopeError
+from twinscope.running import as_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Opinion:
     note: str = ""
     right_place: bool = False
     right_cause: bool = False
+    #: of the first finding; where there is none, the largest that any call judged alone came to
+    rho: float | None = None
 
     @property
     def different(self) -> bool:
@@ -114,6 +118,35 @@ def _rmse(a: Any, b: Any) -> float:
     return float(np.sqrt(np.mean((a.astype(np.float64) - b) ** 2)))
 
 
+#: Options of PaDiff 0.2: its defaults (a relative 1e-7 of means), and those of its document's first example.
+PADIFF = {
+    "PaDiff 0.2": {},
+    "PaDiff 0.2, strict 1e-4": {"atol": 1e-4, "rtol": 0, "compare_mode": "strict", "single_step": False},
+}
+
+
+def judge_by_padiff(name: str, twins: Twins) -> Opinion:
+    """auto_diff of PaDiff 0.2, as its document calls it."""
+    from padiff import assign_weight, auto_diff
+
+    case = twins.case
+    model, first = twins.candidate, twins.reference
+    damaged = case.plant is not None and case.plant.how in ("weight", "untie")
+    if not damaged and not assign_weight(model, first):
+        return Opinion("failed", note="weights were not assigned")
+    given = [as_arguments(by_name(framework), twins.inputs)[0] for framework in twins.frameworks[::-1]]
+    named = tuple({f"given{i}": tensor for i, tensor in enumerate(own)} for own in given)
+    for side in (model, first):  # it calls a model by keywords
+        side.forward = _by_keywords(side.forward)
+    second, theirs = losses(twins)[::-1]
+    same = auto_diff(model, first, named, auto_weights=False, options=dict(PADIFF[name]), loss_fn=(second, theirs))
+    return Opinion("same" if same else "different")
+
+
+def _by_keywords(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **given: forward(*given.values())
+
+
 def judge_by_twinscope(twins: Twins) -> Opinion:
     """align(), as a user calls it: it carries the weights itself unless it is the weights that were damaged."""
     case = twins.case
@@ -127,7 +160,7 @@ def judge_by_twinscope(twins: Twins) -> Opinion:
         return Opinion("failed", note=f"{type(error).__name__}: {str(error).splitlines()[0]}")
     different = result.verdict is Overall.DIFFERENT
     if not result.findings:
-        return Opinion(str(result.verdict).lower())
+        return Opinion(str(result.verdict).lower(), rho=largest_rho(result))
     first = result.findings[0]
     place = first.candidate or first.reference
     if case.expected is Expected.PRECISION:
@@ -144,7 +177,22 @@ def judge_by_twinscope(twins: Twins) -> Opinion:
         str(first),
         right_place=different and is_right_place(case, place),
         right_cause=different and is_right_cause(case, first.cause),
+        rho=_finite(_decisive(first.numbers.get("rho"), first.numbers.get("rho64"))),
     )
+
+
+def largest_rho(result: Result) -> float | None:
+    """The largest number that decided about a call that was judged alone and found to be no bug."""
+    grafts = [p.graft for p in result.pairs if p.graft is not None and not p.rejoins]
+    return _finite(max((r for g in grafts if (r := _decisive(g.rho, g.rho64)) is not None), default=None))
+
+
+def _decisive(rho: float | None, rho64: float | None) -> float | None:
+    return rho if rho is None or rho64 is None else min(rho, rho64)
+
+
+def _finite(rho: float | None) -> float | None:
+    return None if rho is None or not np.isfinite(rho) else round(rho, 2)
 
 
 def is_right_place(case: Case, named: str | None) -> bool:

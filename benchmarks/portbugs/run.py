@@ -1,11 +1,12 @@
 """PortBugs: mistakes that people make when porting a network, and who finds them.
 
-    python benchmarks/portbugs/run.py [--pair PAIR] [--only PATTERN] [--judge NAME] [--verbose] [--json FILE [--resume]]
-        [--check]
+    python benchmarks/portbugs/run.py [--pair PAIR] [--only PATTERN] [--judge NAME]... [--verbose]
+        [--json FILE [--resume]] [--check]
 
-Each framework pair has a process of its own. What a case raises, or a crash of that process, costs that case alone.
-`--check` runs no judge: it shows that each planted case changes numbers by more than float64's noise, and each benign
-one by no more.
+PaDiff 0.2 judges the pairs that it knows, in an environment of its own (`make originals`): its import name is one of
+ours here. Each framework pair has a process of its own. What a case raises, or a crash of that process, costs that case
+alone. `--check` runs no judge: it shows that each planted case changes numbers by more than float64's noise, and each
+benign one by no more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -29,6 +31,9 @@ sys.path.insert(0, str(HERE))
 
 from cases import PAIRS, Case, Expected, cases  # noqa: E402
 
+#: Judges of other packages: by name, the environment that holds it and the pairs that it knows.
+_PADIFF = (HERE.parent / ".originals" / "bin" / "python", ("torch-paddle",))
+ORIGINALS = {"PaDiff 0.2": _PADIFF, "PaDiff 0.2, strict 1e-4": _PADIFF}
 #: In the order in which the frameworks must be imported.
 IMPORTS = {"torch-paddle": ("torch", "paddle"), "torch-mindspore": ("torch", "mindspore")}
 #: A mark before each line that a worker sends: frameworks print what they like.
@@ -46,8 +51,8 @@ def main() -> int:
     done = {(row["pair"], row["name"]) for row in rows}
     for pair in [options.pair] if options.pair else PAIRS:
         names = [c.name for c in _chosen(options) if c.pair == pair and (pair, c.name) not in done]
-        for row in _results(pair, names, options):
-            rows.append(row)
+        for row in _all_results(pair, names, options):
+            rows = [r for r in rows if (r["pair"], r["name"]) != (pair, row["name"])] + [row]
             if options.verbose or options.check:
                 print(_line(row, options.check), flush=True)
             if options.json:
@@ -67,7 +72,7 @@ def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="mistakes of porting, and who finds them")
     parser.add_argument("--pair", choices=PAIRS)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="a case's name, * and ? allowed")
-    parser.add_argument("--judge", metavar="NAME", help="only this judge")
+    parser.add_argument("--judge", metavar="NAME", action="append", help="only this judge; more than once for more")
     parser.add_argument("--verbose", action="store_true", help="a line a case")
     parser.add_argument("--json", metavar="FILE", help="also write every opinion here")
     parser.add_argument("--resume", action="store_true", help="go on after the cases that FILE holds already")
@@ -82,12 +87,37 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     return [c for c in cases() if fnmatch.fnmatchcase(c.name, pattern) or fnmatch.fnmatchcase(c.name, f"*{pattern}*")]
 
 
-def _results(pair: str, names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _all_results(pair: str, names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row a case; then once more those that a judge of another package has an opinion of."""
+    rows = {}
+    own = [name for name in options.judge or () if name not in ORIGINALS]
+    if own or not options.judge:
+        for row in _results(pair, names, argparse.Namespace(**{**vars(options), "judge": own})):
+            rows[row["name"]] = row
+            yield row
+    for judge, (python, pairs) in ORIGINALS.items():
+        if pair not in pairs or options.check or (options.judge and judge not in options.judge):
+            continue
+        if not python.is_file():
+            print(f"{judge} is not set up: make originals", file=sys.stderr)
+            continue
+        for row in _results(pair, names, argparse.Namespace(**{**vars(options), "judge": [judge]}), python):
+            known = rows.get(row["name"])
+            if known is not None and not known.get("died"):
+                said = row.get("opinions", {judge: {"verdict": "failed", "note": row.get("died", "")}})
+                row = known | {"opinions": known["opinions"] | said}
+            rows[row["name"]] = row
+            yield row
+
+
+def _results(
+    pair: str, names: list[str], options: argparse.Namespace, python: Path | None = None
+) -> Iterator[dict[str, Any]]:
     """A row a case; after a crash another process goes on with the next."""
     left = list(names)
     known = {(c.pair, c.name): c for c in cases()}
     while left:
-        for row in _one_process(pair, left, options):
+        for row in _one_process(pair, left, options, python):
             left.remove(row["name"])
             yield row
         if left:
@@ -95,13 +125,24 @@ def _results(pair: str, names: list[str], options: argparse.Namespace) -> Iterat
             del left[0]
 
 
-def _one_process(pair: str, names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    words = [sys.executable, __file__, "--pair", pair, "--worker", "-"]
-    words += ["--judge", options.judge] if options.judge else []
+def _one_process(
+    pair: str, names: list[str], options: argparse.Namespace, python: Path | None
+) -> Iterator[dict[str, Any]]:
+    words = [str(python or sys.executable), __file__, "--pair", pair, "--worker", "-"]
+    words += [word for judge in options.judge or () for word in ("--judge", judge)]
     words += ["--check"] if options.check else []
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    if python is not None:
+        environment.pop("PYTHONPATH", None)
+    away = tempfile.TemporaryDirectory()  # where what other packages write goes
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        cwd=away.name,
     )
     assert process.stdin is not None and process.stdout is not None
     stdout = process.stdout
@@ -129,6 +170,7 @@ def _one_process(pair: str, names: list[str], options: argparse.Namespace) -> It
     finally:
         process.kill()
         process.wait()
+        away.cleanup()
 
 
 def _work(options: argparse.Namespace) -> None:
@@ -136,6 +178,10 @@ def _work(options: argparse.Namespace) -> None:
     warnings.filterwarnings("ignore")
     for framework in IMPORTS[options.pair]:
         __import__(framework)
+    if set(options.judge or ()) & set(ORIGINALS):
+        import padiff  # noqa: F401  # the original: before this repository's, which has a package of that name
+
+        sys.path.append(str(HERE.parents[1] / "src"))
     known = {c.name: c for c in cases() if c.pair == options.pair}
     for name in names:
         began = time.perf_counter()
@@ -159,11 +205,11 @@ def _about(case: Case) -> dict[str, Any]:
     }
 
 
-def _judged(case: Case, only: str | None) -> dict[str, Any]:
-    from judges import FLOAT64, JUDGES, RULES, judge_by_rule, judge_by_twinscope, plain_runs
+def _judged(case: Case, only: list[str] | None) -> dict[str, Any]:
+    from judges import FLOAT64, JUDGES, RULES, judge_by_padiff, judge_by_rule, judge_by_twinscope, plain_runs
     from planting import prepare
 
-    wanted = [only] if only else list(JUDGES)
+    wanted = only or list(JUDGES)
     found: dict[str, Any] = {}
     twins = prepare(case)
     rules = [name for name in wanted if name in RULES or name in FLOAT64]
@@ -171,6 +217,11 @@ def _judged(case: Case, only: str | None) -> dict[str, Any]:
     for name in rules:
         assert runs is not None
         found[name] = _as_dict(judge_by_rule(name, runs))
+    for name in (n for n in wanted if n in ORIGINALS):
+        try:
+            found[name] = _as_dict(judge_by_padiff(name, twins))
+        except Exception as error:  # noqa: BLE001
+            found[name] = {"verdict": "failed", "note": f"{type(error).__name__}: {str(error)[:100]}"}
     if "twinscope" in wanted:
         try:
             found["twinscope"] = _as_dict(judge_by_twinscope(twins))
@@ -202,7 +253,7 @@ def _line(row: dict[str, Any], check: bool) -> str:
             parts.append(mark)
             continue
         grade = f"{'P' if said.get('right_place') else '-'}{'C' if said.get('right_cause') else '-'}"
-        parts.append(f" {mark}{grade} {said.get('note', '')}"[:150])
+        parts.append(f" {mark}{grade} {' '.join(said.get('note', '').split())}"[:150])
     return f"{name} {''.join(parts)} [{row['seconds']} s]"
 
 

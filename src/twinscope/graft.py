@@ -42,7 +42,7 @@ from .explain.causes import explain_records
 from .explain.precision import held_in
 from .explain.suspect import Again, Cause, Suspect
 from .flow import APPROXIMATED, Flow
-from .judge import BUG_FROM, NOISE_BELOW, ROUNDOFF, UNKNOWN_BELOW
+from .judge import BUG_FROM, FEW_NUMBERS, NOISE_BELOW, ROUNDOFF, UNKNOWN_BELOW
 from .match import FUSED, Matching, Pair, canonical_op
 from .metrics import arranged, arrangement
 from .records import Kind, ModuleInfo, Phase, Record, Slot, Verdict
@@ -56,6 +56,13 @@ _GROSS = 0.05
 _ENDED = 64.0
 #: How often the run is made again with what was found mended.
 _ROUNDS = 8
+#: Below these numbers may be flushed to zero, or are a few steps of the smallest size apart.
+_SMALLEST = {
+    "float64": float(np.finfo(np.float64).tiny),
+    "float32": float(np.finfo(np.float32).tiny),
+    "bfloat16": float(np.finfo(np.float32).tiny),
+    "float16": float(np.finfo(np.float16).smallest_subnormal),
+}
 #: So many roundoffs apart two calls may return the same.
 _CLOSE = 8.0
 #: More inputs are tried where the first leaves it open.
@@ -375,6 +382,7 @@ class _Grafter:
         self._learn()
         small = self._judge_glue()
         self._judge()
+        self._name_the_coarse()
         made = [
             b
             for b in [*between.values(), *small]
@@ -582,7 +590,10 @@ class _Grafter:
                 continue
             theirs = None if slot is None else self.traces[0].tensor(slot)
             if slot is None or theirs is None:
-                fits = fits and not (array.dtype.name in _FLOATS and array.size > 1)
+                # a constant of one number is written as either side likes; what was computed is given
+                own = _slot(pair.candidate, name)
+                fixed = own is None or own.value in self.flows[1].constants or own.value not in self.flows[1].makers
+                fits = fits and not (array.dtype.name in _FLOATS and (array.size > 1 or not fixed))
                 found.append(array)
                 continue
             fitted = arranged(array, theirs)
@@ -813,7 +824,7 @@ class _Grafter:
         asked = False
         worst: tuple[Graft, _Doubt, float, Array | None] | None = None
         is_borrowed = False  # the truth is the candidate's own
-        rough = self._is_approximate(pair)
+        rough, coarse = self._is_approximate(pair), self._coarse(pair)
         for doubt in self.doubts[number]:
             a, b = doubt.slots
             theirs = self.traces[0].tensor(a)
@@ -821,17 +832,17 @@ class _Grafter:
                 continue
             truth, borrowed = self._truth(known, a.name), False
             nudged = self._truth(known, a.name, nudged=True)
-            made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, None, nudged, rough)
+            made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, None, nudged, rough, coarse)
             if made.rho > NOISE_BELOW or truth is None:
                 if not asked:
                     asked, wide = True, _wide(second, call, given)
                 index = _index(call.output_names, b.name)
                 own = None if wide is None or index is None else wide[index]
-                made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, own, nudged, rough)
+                made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, own, nudged, rough, coarse)
                 if truth is None and own is not None:
                     truth, borrowed = own, True
             if worst is None or _worth(made) > _worth(worst[0]):
-                worst = (made, doubt, _noise(theirs, truth, nudged), truth)
+                worst = (made, doubt, _noise(theirs, truth, nudged, coarse), truth)
                 is_borrowed = borrowed
         if worst is None:
             return
@@ -862,6 +873,34 @@ class _Grafter:
             return canonical_op(record.type) in APPROXIMATED
         kind = (info.kind if info is not None else None) or ""
         return not kind or kind in APPROXIMATED or kind.startswith(("lstm", "gru", "rnn", "transformer", "multihead"))
+
+    def _coarse(self, pair: Pair) -> float:
+        """The roundoff of the coarser precision that one of a call's tensors has on the candidate's side; 0 without."""
+        units = ((ROUNDOFF.get(a.meta.dtype), ROUNDOFF.get(b.meta.dtype)) for a, b in pair.slots)
+        return max((v for u, v in units if u is not None and v is not None and v > u), default=0.0)
+
+    def _name_the_coarse(self) -> None:
+        """Calls that return a coarser precision than the reference's although they are given none are of that one."""
+        given: list[tuple[int, str]] = []
+        made: list[tuple[int, str]] = []
+        for number, pair in sorted(self.steps.items()):
+            if not self._coarse(pair) or not self.grafts.get(number):
+                continue
+            coarser = {
+                slots[0].side: slots[1].meta.dtype
+                for slots in pair.slots
+                if ROUNDOFF.get(slots[1].meta.dtype, 0.0) > ROUNDOFF.get(slots[0].meta.dtype, 1.0)
+                and not (slots[0].param or slots[1].param)
+            }
+            if "out" in coarser:
+                (given if "in" in coarser else made).append((number, coarser["out"]))
+        for number, dtype in made or given[:1]:
+            self.grafts[number] = [
+                replace(g, precision=dtype)
+                if g.phase is Phase.FORWARD and g.verdict in (Verdict.EXACT, Verdict.NOISE) and g.rho > 0
+                else g
+                for g in self.grafts[number]
+            ]
 
     def _truth(self, known: _Known | None, name: str, nudged: bool = False) -> Array | None:
         arrays = None if known is None else known.nudged if nudged else known.truth
@@ -997,16 +1036,17 @@ class _Grafter:
             return
         wide: Pulled | None = None
         asked = False
+        coarse = self._coarse(pair)
         worst: Graft | None = None
         for name, own, true, other, places in self._gradient_pairs(pair, call, back, pulled):
             if not _in_doubt(own, other):
                 continue
-            made = _measure(Phase.BACKWARD, name, own, other, true, None, None, self._is_approximate(pair))
+            made = _measure(Phase.BACKWARD, name, own, other, true, None, None, self._is_approximate(pair), coarse)
             if made.rho > NOISE_BELOW and (true is not None or self.adapters[0] is None):
                 if not asked:
                     asked, wide = True, _pulled(second, call, given, gradients, True)
                 found = None if wide is None else places(wide)
-                made = _measure(Phase.BACKWARD, name, own, other, true, found, None, self._is_approximate(pair))
+                made = _measure(Phase.BACKWARD, name, own, other, true, found, None, self._is_approximate(pair), coarse)
             if worst is None or _worth(made) > _worth(worst):
                 worst = made
         if worst is None:
@@ -1243,7 +1283,10 @@ def _fitting(like: Array, array: Array) -> Array:
 
 
 def _same(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    first, second = (x.reshape(-1)[:64].tobytes() for x in (a, b))
+    return a is b or (first == second and a.tobytes() == b.tobytes())
 
 
 def _apart(a: Array, b: Array) -> float:
@@ -1323,11 +1366,24 @@ def _bits(off: float) -> float:
     return math.inf if off == 0 else max(0.0, -math.log2(off)) if math.isfinite(off) else 0.0
 
 
-def _noise(a: Array, truth: Array | None, nudged: Array | None) -> float:
-    unit = ROUNDOFF.get(a.dtype.name, 0.0)
+def _noise(a: Array, truth: Array | None, nudged: Array | None, coarse: float = 0.0) -> float:
     base = a if truth is None else truth
     error = _rmse(a, truth) if truth is not None else _rmse(nudged, a) if nudged is not None else 0.0
-    return max(error if math.isfinite(error) else 0.0, unit / 4 * _rms(base))
+    return max(error if math.isfinite(error) else 0.0, _least(base, coarse, a.dtype.name))
+
+
+def _least(base: Array, coarse: float, *dtypes: str) -> float:
+    """The least that is called noise: a part of a roundoff, more where few numbers may be right by luck.
+
+    `coarse` is the roundoff of a coarser precision that one side's call is told or returns its tensors in. What is
+    smaller than the smallest normal number may be flushed to zero.
+    """
+    units = [ROUNDOFF[name] for name in dtypes if name in ROUNDOFF]
+    if not units:
+        return 0.0
+    few = 1.0 + FEW_NUMBERS / math.sqrt(max(base.size, 1))
+    smallest = max(_SMALLEST.get(name, 0.0) for name in dtypes)
+    return max(max(units) / 4 * few * _rms(base), coarse * _rms(base), smallest)
 
 
 def _measure(
@@ -1339,6 +1395,7 @@ def _measure(
     wide: Array | None,
     nudged: Array | None,
     rough: bool = False,
+    coarse: float = 0.0,
 ) -> Graft:
     if a.shape != b.shape:
         return Graft(phase, tensor, math.inf, None, "shapes differ", 0.0)
@@ -1346,25 +1403,26 @@ def _measure(
         return Graft(phase, tensor, 0.0 if np.array_equal(a, b) else math.inf, None, "whole numbers are equal or not")
     if b.dtype.name not in _FLOATS or a.size == 0:
         return Graft(phase, tensor, 0.0 if a.size == b.size == 0 else math.inf, None, "dtypes differ")
-    unit = max(ROUNDOFF[a.dtype.name], ROUNDOFF[b.dtype.name])
+    dtypes = (a.dtype.name, b.dtype.name)
     if truth is not None and truth.dtype == np.float64 and truth.shape == a.shape:
         floor, base = "the reference in float64", truth
-        noise = max(_rmse(a, base), unit / 4 * _rms(base))
+        noise = max(_rmse(a, base), _least(base, coarse, *dtypes))
     elif wide is not None and wide.dtype == np.float64 and (other := arranged(a, wide)) is not None:
         # the other way round: how far the reference is from the candidate's truth, in units of the candidate's error
         floor, base = "the candidate in float64", other[0]
-        noise = max(_rmse(b, base), unit / 4 * _rms(base))
+        noise = max(_rmse(b, base), _least(base, coarse, *dtypes))
         rho = _rmse(a, base) / noise if noise > 0 else 0.0 if _rmse(a, base) == 0 else math.inf
         return Graft(phase, tensor, rho, None, floor, _bits(_apart(base, a)), approximate=rough)
     elif nudged is not None:
         floor, base = "inputs moved by a roundoff", a
-        noise = max(_rmse(nudged, a), unit / 4 * _rms(a))
+        noise = max(_rmse(nudged, a), _least(base, coarse, *dtypes))
     else:
         floor, base = "a roundoff", a
-        noise = unit * _rms(a)  # a whole one: nobody measured it, and sums of products are off by two of them
+        # a whole roundoff: nobody measured it, and sums of products are off by two of them
+        noise = max(_least(base, coarse, *dtypes), max(ROUNDOFF[d] for d in dtypes) * _rms(a))
     error = _rmse(b, base)
     if not math.isfinite(noise):
-        noise = unit / 4 * _rms(base)
+        noise = _least(base, coarse, *dtypes)
     if noise == 0.0:
         return Graft(phase, tensor, 0.0 if error == 0.0 else math.inf, None, floor, math.inf if error == 0 else 0.0)
     rho64 = None
@@ -1375,13 +1433,22 @@ def _measure(
 
 
 def _rms(array: Array) -> float:
+    flat = array.astype(np.float64, copy=False).reshape(-1)
+    if flat.size and math.isfinite(total := float(np.dot(flat, flat))):  # finite only where all of it is
+        return math.sqrt(total / flat.size)
     finite = array[np.isfinite(array)].astype(np.float64)
     return float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
 
 
 def _rmse(left: Array, right: Array) -> float:
     """Over what is finite on both sides; infinite where one side is NaN or infinite and the other is not the same."""
-    a, b = left.astype(np.float64), right.astype(np.float64)
+    a, b = left.astype(np.float64, copy=False), right.astype(np.float64, copy=False)
+    if a.size:
+        with np.errstate(invalid="ignore", over="ignore"):
+            flat = (a - b).reshape(-1)
+            total = float(np.dot(flat, flat))
+        if math.isfinite(total):  # only where all of it is
+            return math.sqrt(total / flat.size)
     fine = np.isfinite(a) & np.isfinite(b)
     if fine.all():
         difference = a - b

@@ -37,6 +37,10 @@ BUG_FROM = 8.0
 #: Where float64 is known of neither side, or of one side only, an inaccurate kernel is not told from a bug below this
 #: (measured: MindSpore's tanh has 250).
 UNKNOWN_BELOW = 512.0
+#: The least noise is a quarter of a roundoff of the root mean square, times 1 + this / sqrt(n): one number of the
+#: reference's may be right by luck, and a correct port's is then many times that off (measured: a loss summed in
+#: another order, 16 times a quarter of a roundoff).
+FEW_NUMBERS = 4.0
 
 
 class Mode(Choice):

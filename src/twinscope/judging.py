@@ -281,7 +281,8 @@ def magnifying(results: Sequence[PairResult]) -> list[PairResult]:
 
 
 def _comes_back(finding: Finding) -> bool:
-    return finding.phase in (Phase.BACKWARD, Phase.GRADIENT) and finding.verdict is Verdict.BUG
+    """What follows from what the network returned, and is as coarse as that."""
+    return finding.phase in (Phase.LOSS, Phase.BACKWARD, Phase.GRADIENT) and finding.verdict is Verdict.BUG
 
 
 def _roundoff_of_modes(grafts: Grafts) -> float:
