@@ -922,8 +922,9 @@ class Comparison:
         forwards = {r.reference.call_id: r for r in results if r.reference.phase is Phase.FORWARD}
         explained: set[int] = set()
         for result in backward:
-            if result.reference.call_id in self.flow.leaf_calls and _side(result, "out") is Verdict.BUG:
-                forward = self.flow.forward.get(result.reference.call_id)
+            number = result.reference.call_id
+            if (number in self.flow.leaf_calls or number in self.layers[0]) and _side(result, "out") is Verdict.BUG:
+                forward = self.flow.forward.get(number)
                 explained.update(s.value for s in forward.inputs()) if forward else None
         sources = []
         for result in backward:
