@@ -18,7 +18,7 @@ import pytest
 
 KNOWN = ("torch", "paddle", "mindspore")
 #: A test function with more cases than this in one run goes over a grid: networks by twists by pairs.
-GRID = 24
+GRID = 16
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SHARE = 4
+SHARE = 8
 GROUPS = [
     ("pair, mindspore and paddle", ["tests/pair", "--frameworks", "mindspore,paddle"]),
     ("pair, torch and mindspore", ["tests/pair", "--frameworks", "torch,mindspore"]),

@@ -839,7 +839,7 @@ class _Grafter:
                 index = _index(call.output_names, b.name)
                 own = None if wide is None or index is None else wide[index]
                 made = _measure(Phase.FORWARD, a.name, theirs, doubt.made, truth, own, nudged, rough, coarse)
-                if truth is None and own is not None:
+                if truth is None and own is not None and own.shape == theirs.shape:
                     truth, borrowed = own, True
             if worst is None or _worth(made) > _worth(worst[0]):
                 worst = (made, doubt, _noise(theirs, truth, nudged, coarse), truth)

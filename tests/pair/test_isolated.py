@@ -140,9 +140,10 @@ def table(result: Result) -> list[dict[str, Any]]:
 
 
 def words(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without its numbers; whether rounding agrees to the last bit is not of interest."""
-    plain = {k: v for k, v in row.items() if not isinstance(v, float)}
-    return {**plain, "verdict": row["verdict"].replace("EXACT", "NOISE")}
+    """A row without its numbers; whether rounding agrees is of no interest, nor whose float64 said so."""
+    plain = {k: v for k, v in row.items() if not isinstance(v, float) and k not in ("rho", "rho64", "floor")}
+    words = {k: (plain[k] or "").replace("EXACT", "NOISE") for k in ("verdict", "judged") if k in plain}
+    return {**plain, **words}
 
 
 def write(place: Path, name: str, code: str) -> str:

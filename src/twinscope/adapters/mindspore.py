@@ -662,7 +662,7 @@ class MindSporeAdapter(Adapter):
 
         def undo() -> None:
             tensor.set_dtype(dtype)  # assign_value alone leaves what kernels are told of the dtype as it was
-            if dtype != ms.bfloat16:  # for which numpy has no dtype; there and back is exact
+            if dtype != ms.bfloat16:  # for which numpy has no dtype: new memory, but there and back is exact
                 tensor.assign_value(Tensor.from_numpy(own))
 
         return undo

@@ -773,7 +773,7 @@ def explain_dropout(given: Array, reference: Array, candidate: Array) -> tuple[C
     >>> x, r = np.ones(4096), np.random.default_rng(0)
     >>> a, b = (np.where(r.random(4096) < p, 0, x / (1 - p)) for p in (0.1, 0.9))
     >>> print(explain_dropout(x, a, b)[0])
-    dropout p 0.1 / 0.9 (keep_prob 0.9 / 0.1): 9.6 % and 90.1 % of the elements are dropped
+    dropout p 0.1 / 0.9 (keep_prob 0.9 / 0.1): 10.4 % and 89.9 % of the elements are dropped
     >>> explain_dropout(x, a, a[::-1])
     ()
     """
