@@ -50,9 +50,12 @@ def _differs(result: PairResult, side: str) -> bool:
 
 
 def _cancels(result: PairResult, forward: Mapping[int, Record], grafts: Grafts) -> bool:
-    judged = [g for g in grafts.calls.get(result.reference.call_id, ()) if g.phase is Phase.BACKWARD]
-    if not judged or any(g.verdict not in (Verdict.EXACT, Verdict.NOISE) for g in judged):
+    known = grafts.calls.get(result.reference.call_id, ())
+    judged = [g for g in known if g.phase is Phase.BACKWARD]
+    if any(g.verdict not in (Verdict.EXACT, Verdict.NOISE) for g in judged):
         return False
+    if not judged and not any(g.verdict is Verdict.EXACT for g in known):
+        return False  # of a call of the same framework that is the same to the last bit, the backward is not judged
     given = [rms(s) for d in result.diffs if d.reference.side == "out" for s in (d.reference, d.candidate) if s.stats]
     scale = max(given, default=0.0) * _gain(forward.get(result.reference.call_id))
     return all(
